@@ -20,7 +20,7 @@ class Finding:
     severity: Severity
     """`error`: training would stop, or refuse to start."""
     path: str
-    """Dotted path of the field concerned; a registered rule gives it relative to its section."""
+    """Dotted path of the field concerned; empty: none."""
     what: str
     """One sentence with the values."""
     fix: str = ""

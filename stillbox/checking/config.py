@@ -1,7 +1,8 @@
 """Checks an experiment and its records before training.
 
 Findings come from the reader of the config, from the rules that refuse an experiment, now or when
-training starts, from advice (`checking/advice`), and from the records, if they are present.
+training starts, or that `stillbox check` alone applies (`checking/advice`), and from the records,
+if they are present.
 """
 
 import re
@@ -13,7 +14,7 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stillbox.checking.advice import advise
+from stillbox.checking import advice  # noqa: F401 (registers its rules)
 from stillbox.checking.advice.files import read_label_map
 from stillbox.checking.data import DataCheck, check_records
 from stillbox.checking.findings import (
@@ -27,7 +28,8 @@ from stillbox.errors import UserError
 from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import find, find_errors, find_missing
-from stillbox.experiment.rules.warnings import CHECKPOINT, paths_are_real
+from stillbox.experiment.rules.missing import CHECKPOINT, paths_are_real
+from stillbox.experiment.rules.rule import apply_rules
 from stillbox.experiment.schema import Augmentation, Experiment, MixingAugmentation, Records
 from stillbox.findings import (
     SEVERITIES,
@@ -231,7 +233,7 @@ def check_experiment(
         *(memory_advice(experiment, machine) if memory and sound else ()),
         *_missing(read),
         *broken,
-        *(advise(experiment, read.origins) if sound else ()),
+        *(apply_rules(experiment, "checking", read.origins) if sound else ()),
         *records_findings(experiment, records, on_record),
     ]
     findings = [
@@ -258,26 +260,35 @@ def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:
 
 def _missing(read: Resolved) -> Findings:
     """Yields what is refused when training starts, as warnings where data can mend it."""
-    unreal = list(paths_are_real(read.experiment))
-    for broken in find_missing(read.experiment):
+    unreal = {(remark.path, remark.what) for remark in paths_are_real(read.experiment)}
+    missing = find_missing(read.experiment)
+    for broken in missing:
         # A config is often checked before its data is in place.
         awaits_data = broken.path.startswith(_AWAIT_DATA)
-        if broken not in unreal:
+        if (broken.path, broken.what) not in unreal:
             yield replace(broken, severity="warning") if awaits_data else broken
+    paths = [
+        replace(broken, severity="warning")
+        for broken in missing
+        if (broken.path, broken.what) in unreal
+    ]
     # The checkpoint's remedy names weights that can be had.
-    yield from (replace(one, severity="warning") for one in unreal if one.path == CHECKPOINT)
-    unreal = [broken for broken in unreal if broken.path != CHECKPOINT]
-    if unreal:
-        first, *rest = unreal
-        places = ", ".join(
-            f"{one.where(read.origins).removeprefix(f'{read.source}:')} ({one.path})"
-            for one in rest
-        )
-        also = f"; the same holds for {places}" if rest else ""
-        fix = " ".join(
-            f"{Setting(path, 'PATH')}" for path in dict.fromkeys(one.path for one in unreal)
-        )
-        yield replace(first, severity="warning", what=first.what + also, fix=fix)
+    yield from (broken for broken in paths if broken.path == CHECKPOINT)
+    if others := [broken for broken in paths if broken.path != CHECKPOINT]:
+        yield _joined(others, read)
+
+
+def _joined(unreal: Sequence[Finding], read: Resolved) -> Finding:
+    """Returns one finding about all paths that are none."""
+    first, *rest = unreal
+    places = ", ".join(
+        f"{broken.where(read.origins).removeprefix(f'{read.source}:')} ({broken.path})"
+        for broken in rest
+    )
+    also = f"; the same holds for {places}" if rest else ""
+    fields = dict.fromkeys(broken.path for broken in unreal)
+    fix = " ".join(f"{Setting(path, 'PATH')}" for path in fields)
+    return replace(first, what=first.what + also, fix=fix)
 
 
 def _of_reader(text: str, severity: Severity, source: str) -> Finding:

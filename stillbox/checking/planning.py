@@ -24,7 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownWeights, known_weights
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
-from stillbox.experiment.rules.warnings import CHECKPOINT
+from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.experiment.values import differences

@@ -24,7 +24,7 @@ from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.reader import merged_text
 from stillbox.experiment.resolve import find_config, open_config
-from stillbox.experiment.rules.warnings import PLACEHOLDER
+from stillbox.experiment.rules.missing import PLACEHOLDER
 from stillbox.experiment.schema import Experiment
 from stillbox.records.files import make_folder
 from stillbox.textformat.parser import Block

@@ -28,7 +28,7 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
-from stillbox.experiment.rules.warnings import CHECKPOINT
+from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.untrusted import named_path
 
 # YOLO's description of a data set, in its folder.

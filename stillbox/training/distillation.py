@@ -21,7 +21,7 @@ from stillbox.checkpoints.packed import array_digest, open_model
 from stillbox.checkpoints.trained import check_shapes
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.rules.warnings import TEACHER as FIELD
+from stillbox.experiment.rules.missing import TEACHER as FIELD
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.detector import Detector, Taught
 from stillbox.models.one_stage.detector import OneStageDetector

@@ -3,6 +3,7 @@
 from functools import cache
 
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules.rule import RULES, look_at
 from stillbox.experiment.schema import Model
 from stillbox.experiment.updating import apply_overrides
 from tests.small import SMALL
@@ -22,10 +23,16 @@ class OtherModel(Model):
 OtherModel.kind = "other"
 
 
-def advice_of(check, overrides):
-    """Returns the advice of a check on the recipe with these overrides."""
+def findings_of(function, experiment, origins=None):
+    """Returns what the rule of a function finds."""
+    (rule,) = (rule for rule in RULES if rule.function is function)
+    return list(rule.apply(look_at(experiment, origins or {})))
+
+
+def advice_of(function, overrides):
+    """Returns what the rule of a function finds in the recipe with these overrides."""
     small = "model.resizer.height=64" in overrides
     resolved = _resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
     origins = {path: where for path, where in resolved.origins.items() if "fine_tune" not in path}
     experiment = apply_overrides(resolved.experiment, overrides, origins)
-    return list(check(experiment, origins))
+    return findings_of(function, experiment, origins)

@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stillbox.checking.advice import advise, files, models, training
-from stillbox.checking.advice.registry import CHECKS
+from stillbox.checking.advice import files, models, training
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
+from stillbox.experiment.rules.rule import RULES, apply_rules
 from stillbox.experiment.schema import Experiment, Momentum, Schedule, Training
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from stillbox.references import worded
-from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of
+from tests.checking.advised import SMALL_SOUND, OtherModel, advice_of, findings_of
 from tests.checkpoints.tf_writer import write_checkpoint
 
 COSINE = "train.optimizer.schedule"
+CHECKS = [rule.function for rule in RULES if rule.occasion == "checking"]
 
 
 def manual(*rates, warmup="false"):
@@ -361,10 +362,11 @@ def test_the_label_map_of_a_set_without_records_is_not_used(label_map):
     """The recipe's own is coco; with it the fix would be a model of 80 classes for one."""
     changes = [f"data.train.label_map={label_map('m.pbtxt', 'cow')}", "model.num_classes=1"]
     experiment = resolve("ssd_resnet34", changes).experiment
-    assert not [*files.label_maps_fit(experiment, {}), *files.label_maps_agree(experiment, {})]
+    assert not findings_of(files.label_maps_fit, experiment)
+    assert not findings_of(files.label_maps_agree, experiment)
     scored = resolve("ssd_resnet34", [*changes, "data.evaluation.paths=val.record"]).experiment
-    assert [*files.label_maps_fit(scored, {})]
-    assert [*files.label_maps_agree(scored, {})]
+    assert findings_of(files.label_maps_fit, scored)
+    assert findings_of(files.label_maps_agree, scored)
 
 
 def test_a_label_map_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
@@ -428,7 +430,7 @@ def test_recipes_get_no_warnings(recipe):
     resolved = resolve(recipe, ["train.fine_tune.checkpoint="])
     found = [
         advice
-        for advice in advise(resolved.experiment, resolved.origins)
+        for advice in apply_rules(resolved.experiment, "checking", resolved.origins)
         if advice.severity != "note"
     ]
     # Those with frozen statistics are made for weights, which are taken out above.
@@ -439,7 +441,7 @@ def test_recipes_get_no_warnings(recipe):
 def test_a_schedule_of_the_user_s_own_may_lack_a_warm_up():
     own = type("Own", (Schedule,), {"kind": "own"})(learning_rate=0.04)
     train = Training(optimizer=Momentum(schedule=own))
-    (advice,) = training.a_high_rate_is_warmed_up(Experiment(train=train), {})
+    (advice,) = findings_of(training.a_high_rate_is_warmed_up, Experiment(train=train))
     assert f"{COSINE}.warmup_steps" in advice.fix
 
 
@@ -447,4 +449,5 @@ def test_a_model_of_another_family_gets_no_advice_about_one_stage_models():
     experiment = resolve("demo_scenes").experiment
     experiment = dataclasses.replace(experiment, model=OtherModel(num_classes=3))
     origins = {"model.anchors.min_scale": "here", "train.optimizer.schedule.learning_rate": "here"}
-    assert {advice.path for advice in advise(experiment, origins)} == {"data.train.max_boxes"}
+    found = apply_rules(experiment, "checking", origins)
+    assert {advice.path for advice in found} == {"data.train.max_boxes"}

@@ -26,6 +26,7 @@ from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
 from stillbox.training.program import train_program
 from stillbox.training.start import replicas_before
+from tests.checking.advised import findings_of
 from tests.helpers import refusal
 from tests.training.eight_devices import (
     GFL,
@@ -188,13 +189,13 @@ def test_a_teacher_is_named_before_training_and_may_be_gone_afterwards(student):
 
 
 def test_check_opens_the_teacher(tmp_path, student, teacher):
-    (opened,) = teacher_fits(student(), {})
+    (opened,) = findings_of(teacher_fits, student())
     assert (opened.severity, opened.path) == ("note", "train.distillation.teacher")
     assert f"opened {teacher}, step 1" in opened.what
-    (absent,) = teacher_fits(student(at=tmp_path / "nothing"), {})
+    (absent,) = findings_of(teacher_fits, student(at=tmp_path / "nothing"))
     assert absent.severity == "warning"
     assert "no such model directory" in absent.what
-    (other,) = teacher_fits(student("model.box_coder.longest=7"), {})
+    (other,) = findings_of(teacher_fits, student("model.box_coder.longest=7"))
     assert (other.severity, other.fix) == ("error", str(Setting("model.box_coder.longest", 4)))
 
 

@@ -1,18 +1,8 @@
-"""Advice about experiments that no rule forbids; one small function for each check.
+"""Rules that `stillbox check` applies: about experiments that train badly, loss of data, and more.
 
-Rules (`experiment/rules`) refuse contradictions. Advice is about experiments that train badly,
-about loss of data, and about fields without effect. A new check is a function under `@check`.
+They may open files and build the model, which the rules of `experiment/rules` never do.
 """
 
 from stillbox.checking.advice import files, models, training
-from stillbox.checking.advice.registry import CHECKS
-from stillbox.experiment.schema import Experiment
-from stillbox.findings import Findings, Origins
 
-__all__ = ["advise", "files", "models", "training"]
-
-
-def advise(experiment: Experiment, origins: Origins) -> Findings:
-    """Yields the advice of all checks."""
-    for check in CHECKS:
-        yield from check(experiment, origins)
+__all__ = ["files", "models", "training"]

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
-from stillbox.experiment.rules.warnings import CHECKPOINT, TEACHER, paths_are_real
-from stillbox.experiment.schema import Experiment, Records
-from stillbox.findings import Finding, Findings, Origins
+from stillbox.experiment import schema
+from stillbox.experiment.rules.missing import CHECKPOINT, TEACHER, paths_are_real
+from stillbox.experiment.rules.rule import Remark, Remarks, Written, rule
 from stillbox.inputs.augment.geometry import labels_without_slots
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from stillbox.checkpoints.import_report import ImportReport
 
 
-@check(whole)
-def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def checkpoint_fits(experiment: schema.Experiment) -> Remarks:
     """The checkpoint of the initial weights exists, and the model takes it."""
     fine_tune = experiment.train.fine_tune
     # Placeholders and buckets are reported by the rules.
@@ -44,35 +43,36 @@ def checkpoint_fits(experiment: Experiment, origins: Origins) -> Findings:
     except MissingWeightsError as error:
         fix = f"{error.fix}; or {Setting(CHECKPOINT, '')} for random weights"
         what = f"{error.where}: {error.what}, on this machine"
-        yield Finding("warning", CHECKPOINT, what, fix)
+        yield Remark(CHECKPOINT, what, fix)
     except UserError as error:
-        yield Finding("error", CHECKPOINT, f"{error.where}: {error.what}", error.fix or "")
+        what = f"{error.where}: {error.what}"
+        yield Remark(CHECKPOINT, what, error.fix or "", "error")
     else:
         yield from _of_report(report)
 
 
-def _of_report(report: "ImportReport") -> Findings:
-    yield Finding("note", CHECKPOINT, f"opened {report.path}: {report.summary()}")
+def _of_report(report: "ImportReport") -> Remarks:
+    yield Remark(CHECKPOINT, f"opened {report.path}: {report.summary()}", severity="note")
     misfits = {mismatch.path: str(mismatch) for mismatch in report.mismatched}
     for what, found in (("that are not in", report.missing), ("of another shape in", misfits)):
         if not found:
             continue
         names = sorted(found.values())
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield Finding(
-            # Heads of other classes are always new.
-            "note" if all(path.startswith("head.") for path in found) else "warning",
+        yield Remark(
             CHECKPOINT,
             f"fresh values for {count_text(len(names), 'wanted array')} {what} {report.path}: "
             f"{'; '.join(names[:3])}{more}",
             "is it the checkpoint of this architecture, with this train.fine_tune.scope?",
+            # Heads of other classes are always new.
+            "note" if all(path.startswith("head.") for path in found) else "warning",
         )
     for note in report.notes:
-        yield Finding("warning", CHECKPOINT, note)
+        yield Remark(CHECKPOINT, note)
 
 
-@check(whole)
-def teacher_fits(experiment: Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def teacher_fits(experiment: schema.Experiment) -> Remarks:
     """The teacher of distillation exists, and the model can learn from it."""
     distillation = experiment.train.distillation
     unreal = any(broken.path == TEACHER for broken in paths_are_real(experiment))
@@ -80,7 +80,7 @@ def teacher_fits(experiment: Experiment, origins: Origins) -> Findings:
         return
     if not Path(distillation.teacher).exists():
         what = f"{distillation.teacher}: there is no such model directory, on this machine"
-        yield Finding("warning", TEACHER, what, f"{Setting(TEACHER, 'DIR')}")
+        yield Remark(TEACHER, what, f"{Setting(TEACHER, 'DIR')}")
         return
     # Only an existing teacher needs jax; no device is used.
     from stillbox.models.build import abstract_detector
@@ -93,13 +93,14 @@ def teacher_fits(experiment: Experiment, origins: Origins) -> Findings:
         student = abstract_detector(model, train.precision, train.quantization)
         teacher.detector(model, student, train.precision)
     except UserError as error:
-        yield Finding("error", error.where or TEACHER, error.what, error.fix or "")
+        yield Remark(error.where or TEACHER, error.what, error.fix or "", "error")
     else:
-        yield Finding("note", TEACHER, f"opened {teacher.source}: the model can learn from it")
+        what = f"opened {teacher.source}: the model can learn from it"
+        yield Remark(TEACHER, what, severity="note")
 
 
-@check(whole)
-def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def label_maps_fit(experiment: schema.Experiment) -> Remarks:
     """Every id has a slot, and every slot has an id."""
     model, classes = experiment.model, experiment.model.num_classes
     for name, records in _sets(experiment):
@@ -107,7 +108,7 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
         try:
             label_map = read_label_map(records)
         except UserError as error:
-            yield Finding("error", path, str(error))
+            yield Remark(path, str(error), severity="error")
             continue
         if label_map is None or not len(label_map):
             continue
@@ -116,22 +117,23 @@ def label_maps_fit(experiment: Experiment, origins: Origins) -> Findings:
         except UserError as error:
             wanted = required_classes(label_map, model.class_slots)
             fix = f"{Setting('model.num_classes', wanted)}"
-            yield Finding("error", "model.num_classes", f"{error.where}: {error.what}", fix)
+            what = f"{error.where}: {error.what}"
+            yield Remark("model.num_classes", what, fix, "error")
             continue
         if name == "train":
             for field, what in labels_without_slots(experiment.train.augmentations, slots):
-                yield Finding("error", field, what, f"give ids of {records.label_map}")
+                yield Remark(field, what, f"give ids of {records.label_map}", "error")
         if label_map.max_id < max(slots.ids):
             what = (
                 f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
                 f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained"
             )
             fix = f"{Setting('model.num_classes', label_map.max_id)}"
-            yield Finding("warning", "model.num_classes", what, fix)
+            yield Remark("model.num_classes", what, fix)
 
 
-@check(whole)
-def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def label_maps_agree(experiment: schema.Experiment) -> Remarks:
     """An id is the same class in training and in evaluation."""
     try:
         first, *others = (read_label_map(records) for _, records in _sets(experiment))
@@ -145,34 +147,34 @@ def label_maps_agree(experiment: Experiment, origins: Origins) -> Findings:
             other = first.text_of(item.id) if item.id in first else "nothing"
             what = f"id {item.id} is {item.name!r} here and {other!r} in the label map of training"
             fix = "give both sets the label map that training used"
-            yield Finding("warning", "data.evaluation.label_map", what, fix)
+            yield Remark("data.evaluation.label_map", what, fix)
             return
 
 
-@check(whole)
-def sets_differ(experiment: Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def sets_differ(experiment: schema.Experiment) -> Remarks:
     """Scores on training data are not meaningful."""
     common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
     if common:
         what = f"{printable_line(min(common))} is trained on and scored on"
         fix = "score on records that training does not see"
-        yield Finding("warning", "data.evaluation.paths", what, fix)
+        yield Remark("data.evaluation.paths", what, fix)
 
 
-@check(whole)
-def box_limit_is_chosen(experiment: Experiment, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def box_limit_is_chosen(written: Written) -> Remarks:
     """`max_boxes`, the static shape of the ground truth, is set."""
-    records, path = experiment.data.train, "data.train.max_boxes"
-    if records.paths and path not in origins:
+    records, path = written.experiment.data.train, "data.train.max_boxes"
+    if records.paths and path not in written.fields:
         what = (
             f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
             "are kept"
         )
         fix = f"`stillbox data stats` says how many there are; {Setting(path, 'N')}"
-        yield Finding("note", path, what, fix)
+        yield Remark(path, what, fix)
 
 
-def read_label_map(records: Records) -> LabelMap | None:
+def read_label_map(records: schema.Records) -> LabelMap | None:
     """Returns the label map of a set, None where none is named or it is not on this machine.
 
     Raises:
@@ -183,7 +185,7 @@ def read_label_map(records: Records) -> LabelMap | None:
     return LabelMap.from_file(records.label_map)
 
 
-def _sets(experiment: Experiment) -> list[tuple[str, Records]]:
+def _sets(experiment: schema.Experiment) -> list[tuple[str, schema.Records]]:
     """Returns the sets whose label maps are used: a recipe names one that has no records yet."""
     data = experiment.data
     evaluation = [("evaluation", data.evaluation)] if data.evaluation.paths else []

@@ -8,10 +8,10 @@ and crops.
 import math
 from typing import Protocol
 
-from stillbox.checking.advice.registry import Scoring, check, one_stage, scoring, two_stage
 from stillbox.experiment import schema
+from stillbox.experiment.rules.rule import Remark, Remarks, Scoring, Written, rule
 from stillbox.experiment.schema.necks import Pyramid
-from stillbox.findings import Finding, Findings, Origins
+from stillbox.findings import Origins
 from stillbox.printing import count_text
 from stillbox.references import Setting
 
@@ -35,8 +35,8 @@ class Dropout(Protocol):
         """Share of the features that it keeps."""
 
 
-@check(scoring)
-def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
+@rule(Scoring, severity="note", on="checking")
+def focal_loss_has_alpha(scoring: Scoring) -> Remarks:
     """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
@@ -44,36 +44,39 @@ def focal_loss_has_alpha(scoring: Scoring, origins: Origins) -> Findings:
             "without alpha the focal loss weighs objects and background equally; published configs "
             "have .25"
         )
-        yield Finding("note", path, what, f"{Setting(f'{path}.alpha', 0.25)}")
+        yield Remark(path, what, f"{Setting(f'{path}.alpha', 0.25)}")
 
 
-@check(scoring)
-def scores_fit_the_loss(scoring: Scoring, origins: Origins) -> Findings:
+@rule(Scoring, severity="warning", on="checking")
+def scores_fit_the_loss(scoring: Scoring) -> Remarks:
     """Scores are computed from logits by the function that the loss assumes."""
     path = f"{scoring.path}.postprocessing.score_converter"
     converter, loss = scoring.postprocessing.score_converter, scoring.loss.classification
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
         what = f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
-        yield Finding("warning", path, what, f"{Setting(path, fitting)}")
+        yield Remark(path, what, f"{Setting(path, fitting)}")
 
 
-@check(scoring)
-def losses_count(scoring: Scoring, origins: Origins) -> Findings:
+@rule(Scoring, severity="warning", on="checking")
+def losses_count(scoring: Scoring) -> Remarks:
     """Classification and localization are trained."""
     names = ("classification_weight", "localization_weight")
     yield from _untrained(scoring.loss, scoring.loss_path, names, "detector")
 
 
-def _untrained(section: object, path: str, names: tuple[str, ...], whole: str) -> Findings:
+def _untrained(
+    section: object, path: str, names: tuple[str, ...], whole: str, prefix: str = ""
+) -> Remarks:
     for name in names:
         if getattr(section, name) == 0.0:
             what = f"{name} 0: this half of the {whole} is never trained"
-            yield Finding("warning", f"{path}.{name}", what, f"{Setting(f'{path}.{name}', 1)}")
+            setting = Setting(f"{prefix}{path}.{name}", 1)
+            yield Remark(f"{path}.{name}", what, f"{setting}")
 
 
-@check(scoring)
-def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
+@rule(Scoring, severity="note", on="checking")
+def curves_are_whole(scoring: Scoring) -> Remarks:
     """AP needs detections of all scores; `evaluation.min_score` limits pictures."""
     path = f"{scoring.path}.postprocessing.nms.score_threshold"
     threshold = scoring.postprocessing.nms.score_threshold
@@ -82,32 +85,32 @@ def curves_are_whole(scoring: Scoring, origins: Origins) -> Findings:
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
             "which lowers AP"
         )
-        yield Finding("note", path, what, f"{Setting(path, 1e-08)}")
+        yield Remark(path, what, f"{Setting(path, 1e-08)}")
 
 
-@check(scoring)
-def mining_is_static(scoring: Scoring, origins: Origins) -> Findings:
+@rule(Scoring, severity="note", on="checking")
+def mining_is_static(scoring: Scoring) -> Remarks:
     """Configs may omit mining because the originals could not run it on a TPU."""
     miner = scoring.loss.hard_example_miner
     # Without comparing boxes it is SSD's own mining, which the originals run on a TPU.
     if miner is not None and miner.iou_threshold < 1.0:
         path = f"{scoring.loss_path}.hard_example_miner"
-        yield Finding("note", path, f"hard_example_miner: {STATIC_FORM}")
+        yield Remark(path, f"hard_example_miner: {STATIC_FORM}")
 
 
-def dropout_of(path: str, section: Dropout, origins: Origins) -> Findings:
+def _dropout_of(path: str, section: Dropout, fields: Origins) -> Remarks:
     """Yields advice on the dropout of a section: it is on and drops something, or it is off."""
     keep, field = section.dropout_keep_probability, f"{path}.dropout_keep_probability"
     if section.dropout and keep == 1.0:
         fix = f"{Setting(f'{path}.dropout', False)}"
-        yield Finding("note", field, "dropout that keeps everything drops nothing", fix)
-    if not section.dropout and field in origins and keep < 1.0:
+        yield Remark(field, "dropout that keeps everything drops nothing", fix)
+    if not section.dropout and field in fields and keep < 1.0:
         what = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
-        yield Finding("note", field, what, f"take it out, or {Setting(f'{path}.dropout', True)}")
+        yield Remark(field, what, f"take it out, or {Setting(f'{path}.dropout', True)}")
 
 
-@check(one_stage)
-def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(schema.OneStage, severity="warning", on="checking")
+def background_is_balanced(model: schema.OneStage) -> Remarks:
     """Thousands of background anchors for each object must not dominate the loss."""
     loss = model.loss
     focal = schema.SigmoidFocalLoss, schema.QualityFocalLoss, schema.VarifocalLoss
@@ -116,12 +119,12 @@ def background_is_balanced(model: schema.OneStage, origins: Origins) -> Findings
             f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
             "a focal loss nor hard_example_miner reduces their weight"
         )
-        path, fitting = "model.loss.classification", "{kind: sigmoid_focal, alpha: 0.25, gamma: 2}"
-        yield Finding("warning", path, what, f"{Setting(path, fitting)}")
+        path, fitting = "loss.classification", "{kind: sigmoid_focal, alpha: 0.25, gamma: 2}"
+        yield Remark(path, what, f"{Setting(f'model.{path}', fitting)}")
 
 
-@check(one_stage)
-def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(schema.OneStage, severity="warning", on="checking")
+def bias_reaches_the_loss(model: schema.OneStage) -> Remarks:
     """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, SOFTMAX):
@@ -130,11 +133,11 @@ def bias_reaches_the_loss(model: schema.OneStage, origins: Origins) -> Findings:
             "of all classes equally"
         )
         fix = f"{Setting('model.head.class_bias_init', 0)}"
-        yield Finding("warning", "model.head.class_bias_init", what, fix)
+        yield Remark("head.class_bias_init", what, fix)
 
 
-@check(one_stage)
-def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(schema.OneStage, severity="note", on="checking")
+def every_box_has_an_anchor(model: schema.OneStage) -> Remarks:
     """Boxes without a matching anchor are background, unless a match is forced."""
     matcher = model.matcher
     if not isinstance(matcher, schema.ArgmaxMatcher):
@@ -145,38 +148,40 @@ def every_box_has_an_anchor(model: schema.OneStage, origins: Origins) -> Finding
             "background; `stillbox anchors` counts them"
         )
         fix = f"{Setting('model.matcher.force_match_for_each_row', True)}"
-        yield Finding("note", "model.matcher.force_match_for_each_row", what, fix)
+        yield Remark("matcher.force_match_for_each_row", what, fix)
 
 
-@check(one_stage)
-def static_forms_exist(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(schema.OneStage, severity="note", on="checking")
+def static_forms_exist(model: schema.OneStage) -> Remarks:
     """Configs may omit parts that the originals could not run on a TPU."""
     if isinstance(model.matcher, schema.BipartiteMatcher):
-        yield Finding("note", "model.matcher", f"bipartite_matcher: {STATIC_FORM}")
+        yield Remark("matcher", f"bipartite_matcher: {STATIC_FORM}")
 
 
-@check(one_stage)
-def one_stage_dropout_drops(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def one_stage_dropout_drops(written: Written) -> Remarks:
     """Dropout is on and drops something, or it is off."""
-    if isinstance(model.head, schema.ConvolutionalHead | schema.WeightSharedHead):
-        yield from dropout_of("model.head", model.head, origins)
+    head = getattr(written.experiment.model, "head", None)
+    if isinstance(head, schema.ConvolutionalHead | schema.WeightSharedHead):
+        yield from _dropout_of("model.head", head, written.fields)
 
 
-@check(one_stage)
-def scales_are_used(model: schema.OneStage, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def scales_are_used(written: Written) -> Remarks:
     """Explicit scales replace the range of scales."""
-    anchors = model.anchors
-    given = [name for name in ("min_scale", "max_scale") if f"model.anchors.{name}" in origins]
+    anchors = getattr(written.experiment.model, "anchors", None)
+    names = ("min_scale", "max_scale")
+    given = [name for name in names if f"model.anchors.{name}" in written.fields]
     if isinstance(anchors, schema.SsdAnchors) and anchors.scales and given:
         what = f"{' and '.join(given)} have no effect beside scales"
-        yield Finding("note", f"model.anchors.{given[0]}", what, "take one or the other out")
+        yield Remark(f"model.anchors.{given[0]}", what, "take one or the other out")
 
 
-_PROPOSALS, _BOXES = "model.proposals", "model.boxes"
+_PROPOSALS, _BOXES = "proposals", "boxes"
 
 
-@check(two_stage)
-def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def proposals_have_anchors(model: schema.FasterRcnn) -> Remarks:
     """An anchor becomes one proposal at most."""
     anchors, proposals = _count_anchors(model), model.proposals.max_proposals
     if anchors and proposals > anchors:
@@ -185,11 +190,11 @@ def proposals_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findin
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
             "is padding, which the second stage still computes"
         )
-        yield Finding("warning", path, what, f"{Setting(path, anchors)}")
+        yield Remark(path, what, f"{Setting(f'model.{path}', anchors)}")
 
 
-@check(two_stage)
-def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def samples_have_anchors(model: schema.FasterRcnn) -> Remarks:
     """A sample of the anchors is a part of them."""
     anchors, sample = _count_anchors(model), model.proposals.sample_size
     if anchors and sample > anchors:
@@ -197,11 +202,11 @@ def samples_have_anchors(model: schema.FasterRcnn, origins: Origins) -> Findings
         what = (
             f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}"
         )
-        yield Finding("warning", path, what, f"{Setting(path, anchors)}")
+        yield Remark(path, what, f"{Setting(f'model.{path}', anchors)}")
 
 
-@check(two_stage)
-def samples_have_positives(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def samples_have_positives(model: schema.FasterRcnn) -> Remarks:
     """The number of matched boxes in a sample is rounded down, to none perhaps."""
     mined = model.boxes is not None and model.boxes.hard_example_miner is not None
     stages = {_PROPOSALS: model.proposals, _BOXES: None if mined else model.boxes}
@@ -212,28 +217,28 @@ def samples_have_positives(model: schema.FasterRcnn, origins: Origins) -> Findin
                 f"positive_fraction {share} is less than one box: this stage is trained with "
                 "background alone"
             )
-            fix = f"raise {path}.sample_size or {path}.positive_fraction"
-            yield Finding("warning", f"{path}.positive_fraction", what, fix)
+            fix = f"raise model.{path}.sample_size or model.{path}.positive_fraction"
+            yield Remark(f"{path}.positive_fraction", what, fix)
 
 
-@check(two_stage)
-def anchors_fit_into_images(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def anchors_fit_into_images(model: schema.FasterRcnn) -> Remarks:
     """Unless they are clipped, training leaves out anchors that leave the image."""
     shapes = [shape for shapes in _shapes(model.proposals.anchors) for shape in shapes]
     large = [shape for shape in shapes if not _fits(*shape, model)]
     if large and not model.proposals.clip_anchors:
         height, width = large[-1]
-        yield Finding(
-            "warning" if len(large) == len(shapes) else "note",
+        yield Remark(
             f"{_PROPOSALS}.clip_anchors",
             f"{len(large)} of {len(shapes)} shapes of anchors fit into no image, such as "
             f"{height:.0f} x {width:.0f} pixels: training leaves them out, and detection does not",
-            f"{Setting(f'{_PROPOSALS}.clip_anchors', True)}, or smaller anchors",
+            f"{Setting('model.proposals.clip_anchors', True)}, or smaller anchors",
+            "warning" if len(large) == len(shapes) else "note",
         )
 
 
-@check(two_stage)
-def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def anchors_stand_on_the_map(model: schema.FasterRcnn) -> Remarks:
     """A grid of anchors has the stride of its map."""
     anchors, neck = model.proposals.anchors, model.neck
     if not isinstance(anchors, schema.GridAnchors) or not isinstance(neck, Pyramid):
@@ -243,11 +248,11 @@ def anchors_stand_on_the_map(model: schema.FasterRcnn, origins: Origins) -> Find
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
             what = f"anchors stand every {given} pixels, but those of the map every {stride}"
-            yield Finding("warning", path, what, f"{Setting(path, stride)}")
+            yield Remark(path, what, f"{Setting(f'model.{path}', stride)}")
 
 
-@check(two_stage)
-def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def crops_have_pixels(model: schema.FasterRcnn) -> Remarks:
     """A crop is taken from a map that is larger than itself."""
     sides = _map_sides(model)
     crop = model.boxes.crop if model.boxes is not None else None
@@ -258,41 +263,42 @@ def crops_have_pixels(model: schema.FasterRcnn, origins: Origins) -> Findings:
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
             "whole image has fewer pixels than its crop"
         )
-        fix = f"a larger network input, or {Setting(path, min(sides[0]))}"
-        yield Finding("warning", path, what, fix)
+        fix = f"a larger network input, or {Setting(f'model.{path}', min(sides[0]))}"
+        yield Remark(path, what, fix)
 
 
-@check(two_stage)
-def classes_are_told_apart(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def classes_are_told_apart(model: schema.FasterRcnn) -> Remarks:
     """Without a second stage all detections are of the first class."""
     if model.boxes is None and model.num_classes > 1:
         what = (
             f"{model.num_classes} classes without a second stage: all detections are of the first"
         )
         fix = f"give model.boxes (number_of_stages 2), or {Setting('model.num_classes', 1)}"
-        yield Finding("warning", "model.num_classes", what, fix)
+        yield Remark("num_classes", what, fix)
 
 
-@check(two_stage)
-def proposals_are_trained(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="warning", on="checking")
+def proposals_are_trained(model: schema.FasterRcnn) -> Remarks:
     """Objectness and boxes of the first stage are trained."""
     names = ("objectness_weight", "localization_weight")
-    yield from _untrained(model.proposals, _PROPOSALS, names, "first stage")
+    yield from _untrained(model.proposals, _PROPOSALS, names, "first stage", "model.")
 
 
-@check(two_stage)
-def padding_is_there(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(schema.FasterRcnn, severity="note", on="checking")
+def padding_is_there(model: schema.FasterRcnn) -> Remarks:
     """A mask of the padding needs padding."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
         what = "mask_padding has no effect: a fixed_shape resizer pads no image"
-        yield Finding("note", "model.mask_padding", what, f"{Setting('model.mask_padding', False)}")
+        yield Remark("mask_padding", what, f"{Setting('model.mask_padding', False)}")
 
 
-@check(two_stage)
-def two_stage_dropout_drops(model: schema.FasterRcnn, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def two_stage_dropout_drops(written: Written) -> Remarks:
     """Dropout of the second stage is on and drops something, or it is off."""
-    if model.boxes is not None:
-        yield from dropout_of(_BOXES, model.boxes, origins)
+    boxes = getattr(written.experiment.model, "boxes", None)
+    if isinstance(boxes, schema.RoIHead):
+        yield from _dropout_of("model.boxes", boxes, written.fields)
 
 
 def _count_anchors(model: schema.FasterRcnn) -> int:

@@ -8,13 +8,11 @@ quantisation-aware training takes steps with rounding.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
-from stillbox.checking.advice.registry import check, whole
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules import frozen_fresh_statistics
-from stillbox.findings import Finding, Findings, Origins
+from stillbox.experiment.rules.rule import Remark, Remarks, Written, rule
 from stillbox.printing import count_text
 from stillbox.references import Setting
 
@@ -28,8 +26,8 @@ _TOO_HIGH, _TOO_LOW = 3.0, 10.0
 _NEARLY_DONE = 0.9
 
 
-@check(whole)
-def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def rate_fits_the_batch(experiment: schema.Experiment) -> Remarks:
     """The linear scaling rule (arXiv:1706.02677): half the batch needs half the rate."""
     train = experiment.train
     # Adaptive optimizers scale their steps themselves; no rule holds for them.
@@ -45,14 +43,14 @@ def rate_fits_the_batch(experiment: schema.Experiment, origins: Origins) -> Find
     closest = min(_PUBLISHED, key=lambda batch: abs(math.log(batch / train.batch_size)))
     scaled = fitting[closest]
     effect = "such runs end in NaN" if peak > high else "such runs hardly learn"
-    yield Finding(
-        # A rate that is too low costs time; it can be meant, where good weights are only adjusted.
-        "warning" if peak > high else "note",
+    yield Remark(
         f"{_PATH}.learning_rate",
         f"a learning rate of {peak:g} is out of scale with a batch of {train.batch_size}: "
         f"{effect}; the linear rule gives {scaled:.2g} (published: {_PUBLISHED[closest]:g} for "
         f"{closest}), and {low:.2g} to {high:.2g} over all published rates",
         _scaling(train.optimizer.schedule, scaled / peak),
+        # A rate that is too low costs time; it can be meant, where good weights are only adjusted.
+        "warning" if peak > high else "note",
     )
 
 
@@ -70,8 +68,8 @@ def _scaling(schedule: schema.Schedule, factor: float) -> str:
     )
 
 
-@check(whole)
-def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def a_high_rate_is_warmed_up(experiment: schema.Experiment) -> Remarks:
     """A large rate is reached gradually."""
     optimizer = experiment.train.optimizer
     schedule = optimizer.schedule
@@ -85,11 +83,11 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment, origins: Origins) ->
         }
         cosine = f"take a cosine with {_PATH}.warmup_steps, for example 1000"
         fix = fixes.get(schedule.kind, cosine)
-        yield Finding("warning", f"{_PATH}.learning_rate", what, fix)
+        yield Remark(f"{_PATH}.learning_rate", what, fix)
 
 
-@check(whole)
-def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def warm_up_ends(experiment: schema.Experiment) -> Remarks:
     """The warm-up is shorter than training."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     name, length = schedule.first_fall()
@@ -99,11 +97,11 @@ def warm_up_ends(experiment: schema.Experiment, origins: Origins) -> Findings:
             "never gets to fall"
         )
         fix = f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps"
-        yield Finding("warning", f"{_PATH}.{name}", what, fix)
+        yield Remark(f"{_PATH}.{name}", what, fix)
 
 
-@check(whole)
-def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def cosine_ends_with_training(experiment: schema.Experiment) -> Remarks:
     """A cosine ends with training: its last steps with a small rate improve the model most."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if not isinstance(schedule, schema.CosineSchedule) or schedule.total_steps is None:
@@ -112,25 +110,24 @@ def cosine_ends_with_training(experiment: schema.Experiment, origins: Origins) -
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
         what = f"training has no end, and the learning rate is 0 from step {total} on"
-        yield Finding("warning", "train.steps", what, f"{Setting('train.steps', total)}")
+        yield Remark("train.steps", what, f"{Setting('train.steps', total)}")
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
         what = (
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
             f"at {100 * rate:.0f} % of its height"
         )
-        yield Finding("warning", path, what, f"{Setting(path, steps)}")
+        yield Remark(path, what, f"{Setting(path, steps)}")
 
 
-@check(whole)
-def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def rates_are_reached(experiment: schema.Experiment) -> Remarks:
     """Boundaries of a schedule after the end of training have no effect."""
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     if isinstance(schedule, schema.ManualStepSchedule) and steps:
         late = [boundary.step for boundary in schedule.schedule if boundary.step >= steps]
         if late:
-            yield Finding(
-                "warning",
+            yield Remark(
                 f"{_PATH}.schedule.{len(schedule.schedule) - len(late)}.step",
                 f"the rate of step {late[0]} is never used: training ends at step {steps}",
                 "move the boundary forward, or raise train.steps",
@@ -142,11 +139,11 @@ def rates_are_reached(experiment: schema.Experiment, origins: Origins) -> Findin
             f"has {steps:,}"
         )
         fix = f"for ten steps down: {Setting(f'{_PATH}.decay_steps', max(1, steps // 10))}"
-        yield Finding("note", f"{_PATH}.decay_steps", what, fix)
+        yield Remark(f"{_PATH}.decay_steps", what, fix, "note")
 
 
-@check(whole)
-def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="note", on="checking")
+def epochs_last(experiment: schema.Experiment) -> Remarks:
     """A number of epochs may end training before its steps."""
     epochs = experiment.data.train.num_epochs
     if epochs and experiment.train.steps:
@@ -154,7 +151,7 @@ def epochs_last(experiment: schema.Experiment, origins: Origins) -> Findings:
             f"training ends after {epochs} passes over the records, or after "
             f"{count_text(experiment.train.steps, 'step')}, whichever comes first"
         )
-        yield Finding("note", "data.train.num_epochs", what)
+        yield Remark("data.train.num_epochs", what)
 
 
 # The part of the initial values that may be left: one in a hundred.
@@ -166,8 +163,8 @@ _LEAST_DECAY = 0.5
 _SMALL_BATCH = 8
 
 
-@check(whole)
-def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def statistics_arrive(experiment: schema.Experiment) -> Remarks:
     """The moving statistics of batch norm, used in evaluation, must forget their start."""
     steps = experiment.train.steps
     slow, fitting = _slow_norms(experiment, _LEFT)
@@ -178,7 +175,7 @@ def statistics_arrive(experiment: schema.Experiment, origins: Origins) -> Findin
             f"with, and evaluation normalises with them"
         )
         fix = " ".join(f"{Setting(f'{path}.decay', f'{fitting:g}')}" for path in paths)
-        yield Finding("warning", f"{paths[0]}.decay", what, fix)
+        yield Remark(f"{paths[0]}.decay", what, fix)
 
 
 def settling_overrides(experiment: schema.Experiment, left: float = _LEFT) -> list[str]:
@@ -207,8 +204,8 @@ def _slow_norms(
     return slow, fitting
 
 
-@check(whole)
-def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def statistics_have_a_batch(experiment: schema.Experiment) -> Remarks:
     """Statistics of few images are noise; they are those of the global batch."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
@@ -217,41 +214,42 @@ def statistics_have_a_batch(experiment: schema.Experiment, origins: Origins) -> 
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
             f"{Setting('model.freeze_batch_norm', True)}"
         )
-        yield Finding("warning", "train.batch_size", what, fix)
+        yield Remark("train.batch_size", what, fix)
 
 
-@check(whole)
-def statistics_have_weights(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def statistics_have_weights(experiment: schema.Experiment) -> Remarks:
     """Moving statistics belong to the weights that they were measured with."""
     found = frozen_fresh_statistics(experiment)
     if found is not None:
-        yield replace(found, fix=f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
+        fix = f"{Setting('train.fine_tune.checkpoint', 'PATH')}"
+        yield Remark(found.path, found.what, fix)
 
 
-@check(whole)
-def averages_arrive(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def averages_arrive(experiment: schema.Experiment) -> Remarks:
     """The moving average of the parameters must forget the initial ones."""
     train, decay = experiment.train, experiment.train.ema_decay
     forgets = train.ema_warmup or train.ema_tau or train.ema_copy_first
     if decay is None or forgets or not train.steps or decay**train.steps <= _LEFT:
         return
-    yield Finding(
-        "warning" if experiment.evaluation.use_ema else "note",
+    yield Remark(
         "train.ema_decay",
         f"the moving average of the parameters keeps {100 * decay**train.steps:.0f} % of the "
         f"first ones over {count_text(train.steps, 'step')} (decay {decay:g})",
         f"{Setting('train.ema_warmup', True)}",
+        "warning" if experiment.evaluation.use_ema else "note",
     )
 
 
-@check(whole)
-def averages_exist(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(Written, severity="warning", on="checking")
+def averages_exist(written: Written) -> Remarks:
     """Evaluation cannot use an average that training does not compute."""
-    asked = "evaluation.use_ema" in origins and experiment.evaluation.use_ema
-    if asked and experiment.train.ema_decay is None:
+    asked = "evaluation.use_ema" in written.fields and written.experiment.evaluation.use_ema
+    if asked and written.experiment.train.ema_decay is None:
         what = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
         fix = f"{Setting('train.ema_decay', 0.9999)}, or take it out"
-        yield Finding("warning", "evaluation.use_ema", what, fix)
+        yield Remark("evaluation.use_ema", what, fix)
 
 
 def _trained_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
@@ -282,20 +280,20 @@ def _has_layers(head: object) -> bool:
 _LARGE_PENALTY = 0.01
 
 
-@check(whole)
-def penalties_are_small(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(Written, severity="warning", on="checking")
+def penalties_are_small(written: Written) -> Remarks:
     """A regularizer without a weight has the format's default, 1.0."""
-    for place, conv in experiment.model.convolutions().items():
+    for place, conv in written.experiment.model.convolutions().items():
         penalty = conv.regularizer
         if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{place}.regularizer.weight"
-            default = "" if path in origins else ", the format's default,"
+            default = "" if path in written.fields else ", the format's default,"
             what = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
-            yield Finding("warning", path, what, f"{Setting(path, 4e-05)}")
+            yield Remark(path, what, f"{Setting(path, 4e-05)}")
 
 
-@check(whole)
-def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def penalties_are_added(experiment: schema.Experiment) -> Remarks:
     """Regularizers have an effect only if the loss includes them."""
     penalties = [conv.regularizer for conv in experiment.model.convolutions().values()]
     # A penalty of weight 0 is none.
@@ -303,11 +301,11 @@ def penalties_are_added(experiment: schema.Experiment, origins: Origins) -> Find
     if not experiment.train.regularization and counted:
         what = "regularization (add_regularization_loss) is false: no regularizer has an effect"
         fix = f"{Setting('train.regularization', True)}, or take the regularizers out"
-        yield Finding("warning", "train.regularization", what, fix)
+        yield Remark("train.regularization", what, fix)
 
 
-@check(whole)
-def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="warning", on="checking")
+def rounding_is_trained(experiment: schema.Experiment) -> Remarks:
     """Weights adapt to rounding in the steps after the delay."""
     train = experiment.train
     if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
@@ -318,44 +316,47 @@ def rounding_is_trained(experiment: schema.Experiment, origins: Origins) -> Find
         "it"
     )
     fix = f"{Setting('train.quantization.delay', train.steps * 9 // 10)}"
-    yield Finding("warning", "train.quantization.delay", what, fix)
+    yield Remark("train.quantization.delay", what, fix)
 
 
-@check(whole)
-def levels_are_exact(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="note", on="checking")
+def levels_are_exact(experiment: schema.Experiment) -> Remarks:
     """bfloat16 has as many significant bits as a range has by default."""
     if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
         what = (
             "bfloat16 rounds once more what quantisation has rounded, off the levels of its range"
         )
-        yield Finding("note", "train.precision", what, f"{Setting('train.precision', 'float32')}")
+        yield Remark("train.precision", what, f"{Setting('train.precision', 'float32')}")
 
 
-@check(whole)
-def clipping_clips(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def clipping_clips(written: Written) -> Remarks:
     """A limit of 0 disables clipping."""
-    if "train.gradient_clip_norm" in origins and not experiment.train.gradient_clip_norm:
+    if (
+        "train.gradient_clip_norm" in written.fields
+        and not written.experiment.train.gradient_clip_norm
+    ):
         what = "0 leaves gradients as they are: it does not clip them to 0"
-        yield Finding("note", "train.gradient_clip_norm", what)
+        yield Remark("train.gradient_clip_norm", what)
 
 
-@check(whole)
-def first_weights_are_named(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(Written, severity="note", on="checking")
+def first_weights_are_named(written: Written) -> Remarks:
     """Options of reading a checkpoint have no effect without one."""
-    if experiment.train.fine_tune.checkpoint:
+    if written.experiment.train.fine_tune.checkpoint:
         return
     for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
-        if path in origins:
+        if path in written.fields:
             what = (
                 f"{name} has no effect: no checkpoint is named, training starts from random weights"
             )
-            yield Finding("note", path, what, f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
+            yield Remark(path, what, f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
             return
 
 
-@check(whole)
-def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="note", on="checking")
+def evaluations_happen(experiment: schema.Experiment) -> Remarks:
     """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
@@ -363,11 +364,11 @@ def evaluations_happen(experiment: schema.Experiment, origins: Origins) -> Findi
             f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
             "evaluation is the one at the end"
         )
-        yield Finding("note", "train.evaluate_every", what)
+        yield Remark("train.evaluate_every", what)
 
 
-@check(whole)
-def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
+@rule(schema.Experiment, severity="note", on="checking")
+def patterns_match(experiment: schema.Experiment) -> Remarks:
     """Patterns of frozen parameters match some of them, but not all."""
     train = experiment.train
     if not train.freeze and not train.trainable:
@@ -384,7 +385,7 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
     except UserError as error:
         # An error about both fields stands at the field that is set.
         named = path if error.where in (None, "train.freeze, train.trainable") else error.where
-        yield Finding("error", named or path, error.what, error.fix or "")
+        yield Remark(named or path, error.what, error.fix or "", "error")
         return
     sizes = {name: int(params[name].size) for name in params}
     share = sum(sizes[name] for name in trained) / sum(sizes.values())
@@ -392,4 +393,4 @@ def patterns_match(experiment: schema.Experiment, origins: Origins) -> Findings:
         f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
         "their numbers"
     )
-    yield Finding("note", path, what)
+    yield Remark(path, what)

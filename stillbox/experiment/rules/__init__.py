@@ -1,8 +1,8 @@
 """What must hold between the fields of an experiment, and what is allowed but probably a mistake.
 
-A rule is a function from a section of an experiment to findings: errors, for which the experiment
-is refused, and warnings. It is registered for the class of the section. Types and spelling are not
-rules: `updating.py` checks those.
+Everything is a `rule` with a severity. Those of this folder look at the experiment alone; those of
+`checking/advice`, which `stillbox check` applies, may open files and build the model. Types and
+spelling are not rules: `updating.py` checks those.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,13 @@ from stillbox.errors import UserError
 from stillbox.experiment.rules import (  # noqa: F401 (modules register their rules)
     boxes,
     dense_heads,
+    missing,
     model,
     training,
+    warnings,
 )
-from stillbox.experiment.rules.rule import Excess, apply_rules, check_limits
+from stillbox.experiment.rules.limits import Excess, check_limits
+from stillbox.experiment.rules.rule import apply_rules
 from stillbox.experiment.rules.warnings import frozen_fresh_statistics
 from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding, Origins
@@ -75,7 +78,7 @@ def find_errors(experiment: Experiment) -> list[Finding]:
 
 def find_missing(experiment: Experiment) -> list[Finding]:
     """Returns everything that keeps an experiment from being trained (`check_trainable`)."""
-    return list(apply_rules(experiment, training=True))
+    return list(apply_rules(experiment, "training"))
 
 
 def _raise_all(errors: Sequence[Finding], origins: Origins) -> None:

@@ -4,114 +4,70 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import error, rule
-from stillbox.experiment.rules.warnings import warning
+from stillbox.experiment.rules.rule import Remark, Remarks, rule, strong_augmentations
 from stillbox.experiment.values import sections_of
-from stillbox.findings import Finding
 from stillbox.printing import count_text
 from stillbox.references import Setting
 
 
 @rule(schema.Experiment)
-def last_steps_exist(experiment: schema.Experiment) -> Iterator[Finding]:
-    """Training that leaves an augmentation out at its end has an end, and steps before that."""
-    train, epochs = experiment.train, experiment.data.train.num_epochs
-    for path, augmentation in _strong_augmentations(experiment):
-        skipped, where = augmentation.skip_last_steps, f"{path}.skip_last_steps"
-        if not skipped:
-            continue
-        if not train.steps and not epochs:
-            what = f"training without an end has no last {count_text(skipped, 'step')}"
-            fix = f"give train.steps or data.train.num_epochs, or {Setting(where, 0)}"
-            yield error(where, what, fix)
-        elif train.steps and skipped >= train.steps:
-            what = (
-                f"{augmentation.kind} has no effect: the last {count_text(skipped, 'step')} of "
-                f"{train.steps} leave it out"
-            )
-            yield warning(where, f"{what}; give less than train.steps")
-        if train.early_stopping is not None:
-            what = (
-                f"early stopping may end training before its last {count_text(skipped, 'step')}, "
-                f"which leave {augmentation.kind} out"
-            )
-            yield warning(where, what)
-
-
-@rule(schema.Experiment)
-def strong_augmentations_give_the_input(experiment: schema.Experiment) -> Iterator[Finding]:
-    """A result of another size than the network input is resized once more."""
-    resizer = experiment.model.resizer
-    if not isinstance(resizer, schema.FixedShapeResizer | schema.KeepAspectRatioResizer):
+def last_steps_exist(experiment: schema.Experiment) -> Remarks:
+    """Training that leaves an augmentation out at its end has an end."""
+    if experiment.train.steps or experiment.data.train.num_epochs:
         return
-    once = list(resizer.input_size)
-    for path, section in _strong_augmentations(experiment):
-        if isinstance(section, schema.LargeScaleJitter):
-            size = [section.output_size] * 2
-        elif isinstance(section, schema.RandomAffine) and section.output_size:
-            size = list(section.output_size)
-        else:
-            continue
-        if size != once:
-            yield warning(
-                f"{path}.output_size",
-                f"{section.kind} gives images of {size} (height, width), and model.resizer resizes "
-                f"them to {once}: objects have another scale than the augmentation gives them",
-            )
-
-
-def _strong_augmentations(
-    experiment: schema.Experiment,
-) -> Iterator[tuple[str, schema.StrongAugmentation]]:
-    for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
-        if isinstance(section, schema.StrongAugmentation):
-            yield path, section
+    for path, augmentation in strong_augmentations(experiment):
+        if augmentation.skip_last_steps:
+            steps = count_text(augmentation.skip_last_steps, "step")
+            fix = "give train.steps or data.train.num_epochs, or "
+            fix += f"{Setting(f'{path}.skip_last_steps', 0)}"
+            what = f"training without an end has no last {steps}"
+            yield Remark(f"{path}.skip_last_steps", what, fix)
 
 
 @rule(schema.RandomPadImage)
-def canvases_have_two_sides(section: schema.RandomPadImage) -> Iterator[Finding]:
+def canvases_have_two_sides(section: schema.RandomPadImage) -> Remarks:
     """The original requires height and width together, or neither."""
     for end in ("min", "max"):
         names = f"{end}_height", f"{end}_width"
         given = [name for name in names if getattr(section, name) is not None]
         if len(given) == 1:
             (missing,) = set(names) - set(given)
-            yield error(given[0], f"{given[0]} without {missing}", "give both or neither")
+            yield Remark(given[0], f"{given[0]} without {missing}", "give both or neither")
 
 
 @rule(schema.NormalizeImage)
-def values_have_a_range(section: schema.NormalizeImage) -> Iterator[Finding]:
+def values_have_a_range(section: schema.NormalizeImage) -> Remarks:
     """A range of one value cannot be mapped to another range."""
     low, high = section.original_min, section.original_max
     if low >= high:
         what = f"original_max {high} is not above original_min {low}"
-        yield error("original_max", what, "for images as they are read: 255")
+        yield Remark("original_max", what, "for images as they are read: 255")
 
 
 @rule(schema.SsdIouCrop)
-def iou_crops_are_possible(section: schema.SsdIouCrop) -> Iterator[Finding]:
+def iou_crops_are_possible(section: schema.SsdIouCrop) -> Remarks:
     """There is a bound to draw, and a window can satisfy it: all bounds are excluded."""
     if not section.min_ious:
         fix = "leave them out for the usual ones; [-1] requires no IoU at all"
-        yield error("min_ious", "ssd_iou_crop has no min_ious to choose from", fix)
+        yield Remark("min_ious", "ssd_iou_crop has no min_ious to choose from", fix)
     if 1 in section.min_ious:
-        yield error("min_ious", "no window has an IoU above 1", "leave the 1 out")
+        yield Remark("min_ious", "no window has an IoU above 1", "leave the 1 out")
     if section.max_aspect_ratio <= 1:
         what = f"no window has both sides below {section.max_aspect_ratio} times the other"
-        yield error("max_aspect_ratio", what, "give more than 1; the usual one is 2")
+        yield Remark("max_aspect_ratio", what, "give more than 1; the usual one is 2")
 
 
 @rule(schema.Experiment)
-def labels_have_classes(experiment: schema.Experiment) -> Iterator[Finding]:
+def labels_have_classes(experiment: schema.Experiment) -> Remarks:
     """No box gets a class that the model does not have."""
     classes, known = experiment.model.num_classes, experiment.model.class_slots == "label_map_id"
     for path, ids in named_labels(experiment.train.augmentations):
         # Contiguous slots have the label map's ids, which are known only with the records.
         if known and ids and max(ids) > classes:
             what = f"there is no class {max(ids)}: the model has {classes}"
-            yield error(path, what, f"give label map ids from 1 to {classes}")
+            yield Remark(path, what, f"give label map ids from 1 to {classes}")
         if path.endswith("original_labels") and not ids:
-            yield error(path, "remap_labels changes nothing", "name the classes")
+            yield Remark(path, "remap_labels changes nothing", "name the classes")
 
 
 def named_labels(
@@ -127,26 +83,26 @@ def named_labels(
 
 
 @rule(schema.SsdAnchors)
-def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Iterator[Finding]:
+def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Remarks:
     """A single feature map is no range of scales."""
     if anchors.num_layers == 1 and not anchors.scales:
         what = "one feature map has no room between min_scale and max_scale"
-        yield error("scales", what, "give scales, one number")
+        yield Remark("scales", what, "give scales, one number")
 
 
 @rule(schema.SsdAnchors)
-def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Iterator[Finding]:
+def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Remarks:
     """A list has a value for each map, or none."""
     for name in ("scales", "height_strides", "width_strides", "height_offsets", "width_offsets"):
         values = getattr(anchors, name)
         if values and len(values) != anchors.num_layers:
             what = f"{name} has {count_text(len(values), 'value')} for "
             what += count_text(anchors.num_layers, "feature map")
-            yield error(name, what, "one for each map, or none")
+            yield Remark(name, what, "one for each map, or none")
 
 
 @rule(schema.SsdAnchors)
-def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Iterator[Finding]:
+def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Remarks:
     """A grid has a vertical and a horizontal distance, or neither."""
     for name in ("strides", "offsets"):
         vertical = getattr(anchors, f"height_{name}")
@@ -154,14 +110,14 @@ def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Iterator[Finding]:
         if bool(vertical) != bool(horizontal):
             given, missing = ("height", "width") if vertical else ("width", "height")
             what = f"{given}_{name} without {missing}_{name}"
-            yield error(f"{given}_{name}", what, "give both or neither")
+            yield Remark(f"{given}_{name}", what, "give both or neither")
 
 
 @rule(schema.AnchorGrid)
-def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Iterator[Finding]:
+def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Remarks:
     """Sizes and aspect ratios of a grid are pairs."""
     if len(grid.sizes) != len(grid.aspect_ratios):
-        yield error(
+        yield Remark(
             "aspect_ratios",
             f"{count_text(len(grid.sizes), 'size')} and "
             f"{count_text(len(grid.aspect_ratios), 'aspect ratio')}",
@@ -170,23 +126,23 @@ def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Iterator[Finding]:
 
 
 @rule(schema.DefaultBoxMap)
-def default_boxes_grow(own: schema.DefaultBoxMap) -> Iterator[Finding]:
+def default_boxes_grow(own: schema.DefaultBoxMap) -> Remarks:
     """The large square of a map is larger than its small one."""
     if own.next_size <= own.size:
         what = f"next_size {own.next_size} is not above size {own.size}"
-        yield error("next_size", what, "give the size of the next map")
+        yield Remark("next_size", what, "give the size of the next map")
 
 
 @rule(schema.ArgmaxMatcher)
-def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Finding]:
+def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Remarks:
     """The matcher's ignored band lies between background and match."""
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
         what = f"unmatched_threshold {unmatched} is above matched_threshold {matched}"
-        yield error("unmatched_threshold", what, "lower it, or raise matched_threshold")
+        yield Remark("unmatched_threshold", what, "lower it, or raise matched_threshold")
     # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
-        yield error(
+        yield Remark(
             "negatives_lower_than_unmatched",
             f"negatives_lower_than_unmatched false swaps background and ignored anchors, "
             f"but with both thresholds at {matched} no anchor would be background",
@@ -197,14 +153,14 @@ def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Iterator[Finding]:
 @rule(schema.OneStage, schema.RPN, schema.RoIHead)
 def thresholds_can_be_reached(
     stage: schema.OneStage | schema.RPN | schema.RoIHead,
-) -> Iterator[Finding]:
+) -> Remarks:
     """Overlaps lie in 0..1, and minus a distance is never above 0."""
     matcher = stage.matcher
     if not isinstance(matcher, schema.ArgmaxMatcher) or matcher.ignore_thresholds:
         return
     if isinstance(stage.similarity, schema.NegSqDistSimilarity):
         if matcher.matched_threshold > 0.0 and not matcher.force_match_for_each_row:
-            yield error(
+            yield Remark(
                 "matcher.matched_threshold",
                 f"neg_sq_dist is never above 0, so that with matched_threshold "
                 f"{matcher.matched_threshold} no anchor would be matched",
@@ -215,34 +171,36 @@ def thresholds_can_be_reached(
         value = getattr(matcher, name)
         if not 0.0 <= value <= 1.0:
             what = f"{name} is {value}, but overlaps lie in 0..1"
-            yield error(f"matcher.{name}", what, "give a value of at least 0 and at most 1")
+            yield Remark(f"matcher.{name}", what, "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Loss, schema.RoIHead)
-def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Iterator[Finding]:
+def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Remarks:
     """Both select hard examples, in contradictory ways."""
     if loss.hard_example_miner is not None and isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
         what = "hard_example_miner together with a focal loss: both choose the hard examples"
-        yield error("hard_example_miner", what, "take the miner out, or use the plain sigmoid loss")
+        yield Remark(
+            "hard_example_miner", what, "take the miner out, or use the plain sigmoid loss"
+        )
 
 
 @rule(schema.OneStage)
-def every_class_has_a_weight(model: schema.OneStage) -> Iterator[Finding]:
+def every_class_has_a_weight(model: schema.OneStage) -> Remarks:
     """Weights are given for all classes or for none."""
     weights, count = model.loss.class_weights, model.num_classes
     if weights and len(weights) != count:
         what = f"{len(weights)} class_weights for {count_text(count, 'class')}"
         fix = "give one for each class, in the order of their ids, or none"
-        yield error("loss.class_weights", what, fix)
+        yield Remark("loss.class_weights", what, fix)
 
 
 @rule(schema.Loss)
-def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Finding]:
+def added_matches_are_divided_by(loss: schema.Loss) -> Remarks:
     """A number of matches is needed to add to."""
     if loss.added_matches and not loss.normalize_by_matches:
-        yield error(
+        yield Remark(
             "added_matches",
             f"added_matches {loss.added_matches} while normalize_by_matches is false: nothing is "
             "divided by the number of matches",
@@ -251,7 +209,7 @@ def added_matches_are_divided_by(loss: schema.Loss) -> Iterator[Finding]:
 
 
 @rule(schema.Loss)
-def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
+def moving_average_is_of_the_batch(loss: schema.Loss) -> Remarks:
     """The moving average of the matches is one number, for all images and all replicas."""
     if not loss.normalizer_momentum:
         return
@@ -267,7 +225,7 @@ def moving_average_is_of_the_batch(loss: schema.Loss) -> Iterator[Finding]:
             if name == "normalizer"
             else f"change {name}"
         )
-        yield error(
+        yield Remark(
             "normalizer_momentum",
             f"normalizer_momentum {loss.normalizer_momentum} while {other}: it averages the "
             "matches of a whole batch",
@@ -279,42 +237,42 @@ BOX_LOSSES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLos
 
 
 @rule(schema.Loss)
-def skipped_codes_are_compared(loss: schema.Loss) -> Iterator[Finding]:
+def skipped_codes_are_compared(loss: schema.Loss) -> Remarks:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
         what = f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
         fix = f"{Setting('model.loss.skip_zero_codes', False)}, or take smooth_l1, l1 or l2"
-        yield error("skip_zero_codes", what, fix)
+        yield Remark("skip_zero_codes", what, fix)
 
 
 @rule(schema.OneStage)
-def background_has_a_target(model: schema.OneStage) -> Iterator[Finding]:
+def background_has_a_target(model: schema.OneStage) -> Remarks:
     """A one-hot target of the background needs a slot."""
     if not isinstance(model.loss, schema.Loss):
         return
     if not model.background_class and not model.loss.encode_background_as_zeros:
         what = "without a background class there is no slot that a background target could fill"
-        yield error("background_class", what, "set model.loss.encode_background_as_zeros to true")
+        yield Remark("background_class", what, "set model.loss.encode_background_as_zeros to true")
 
 
 @rule(schema.Nms)
-def nms_limits_are_ordered(nms: schema.Nms) -> Iterator[Finding]:
+def nms_limits_are_ordered(nms: schema.Nms) -> Remarks:
     """A class has no more boxes than the image."""
     if nms.max_per_class > nms.max_total:
         what = f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}"
-        yield error("max_per_class", what, "lower it, or raise max_total")
+        yield Remark("max_per_class", what, "lower it, or raise max_total")
 
 
 @rule(schema.Nms)
-def soft_nms_drops_nothing(nms: schema.Nms) -> Iterator[Finding]:
+def soft_nms_drops_nothing(nms: schema.Nms) -> Remarks:
     """Soft NMS lowers scores and has no threshold of overlaps."""
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
         what = "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap"
-        yield error("drop_at_threshold", what, "set one of them to its default")
+        yield Remark("drop_at_threshold", what, "set one of them to its default")
 
 
 @rule(schema.Nms)
-def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Finding]:
+def combined_nms_is_plain(nms: schema.Nms) -> Remarks:
     """`tf.image.combined_non_max_suppression` has no other variant."""
     if not nms.combined:
         return
@@ -326,48 +284,48 @@ def combined_nms_is_plain(nms: schema.Nms) -> Iterator[Finding]:
     for name in (name for name, given in others.items() if given):
         default = "0" if name == "soft_sigma" else "false"
         what = f"{name} together with combined: combined NMS does not have it"
-        yield error(name, what, f"set {name} to {default}, or combined to false")
+        yield Remark(name, what, f"set {name} to {default}, or combined to false")
     if not nms.clip:
         what = "clip false together with combined: combined NMS clips to the network input"
-        yield error("clip", what, "set clip to true, or combined to false")
+        yield Remark("clip", what, "set clip to true, or combined to false")
 
 
 @rule(schema.Nms)
-def clipping_has_an_effect(nms: schema.Nms) -> Iterator[Finding]:
+def clipping_has_an_effect(nms: schema.Nms) -> Remarks:
     """Details of clipping need clipping."""
     for name, default in {"clip_to": "image", "clip_margin": 0.0, "clip_first": False}.items():
         value = getattr(nms, name)
         if not nms.clip and value != default:
             what = f"{name} {value} while clip is false: nothing is clipped"
-            yield error(name, what, "take it out, or set clip to true")
+            yield Remark(name, what, "take it out, or set clip to true")
 
 
 @rule(schema.BoxEncodingsClip)
-def encodings_are_clipped_to_a_range(clip: schema.BoxEncodingsClip) -> Iterator[Finding]:
+def encodings_are_clipped_to_a_range(clip: schema.BoxEncodingsClip) -> Remarks:
     """The range has more than one value."""
     if clip.min >= clip.max:
         what = f"box_encodings_clip from {clip.min} to {clip.max} leaves one value, or none"
-        yield error("min", what, "give a min below max")
+        yield Remark("min", what, "give a min below max")
 
 
 @rule(schema.CurveCalibration, schema.ClassCurve)
 def calibration_curves_rise(
     curve: schema.CurveCalibration | schema.ClassCurve,
-) -> Iterator[Finding]:
+) -> Remarks:
     """A curve has points, and one value for each score."""
     if len(curve.scores) != len(curve.calibrated):
         what = (
             f"{count_text(len(curve.scores), 'score')} and {len(curve.calibrated)} calibrated ones"
         )
-        yield error("calibrated", what, "give one for each")
+        yield Remark("calibrated", what, "give one for each")
     if not curve.scores:
-        yield error("scores", "a curve without points", "give at least one")
+        yield Remark("scores", "a curve without points", "give at least one")
     if any(first >= second for first, second in itertools.pairwise(curve.scores)):
-        yield error("scores", "the scores of a curve do not rise", "sort the points")
+        yield Remark("scores", "the scores of a curve do not rise", "sort the points")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """Calibration by class names slots of the head, each once."""
     # The second stage always has a slot of the background.
     boxes = model.boxes if isinstance(model, schema.FasterRcnn) else model
@@ -387,7 +345,7 @@ def calibrated_slots_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterat
     for index, slot in enumerate(slots):
         place = f"{path}.{name}.{index}.slot"
         if not 0 <= slot <= last:
-            yield error(place, f"there is no class slot {slot}", f"they are 0 to {last}")
+            yield Remark(place, f"there is no class slot {slot}", f"they are 0 to {last}")
         if slot in seen:
-            yield error(place, f"class slot {slot} is calibrated twice", "take one of them out")
+            yield Remark(place, f"class slot {slot} is calibrated twice", "take one of them out")
         seen.add(slot)

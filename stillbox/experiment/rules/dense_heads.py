@@ -1,12 +1,10 @@
 """Rules about the loss `quality`, and about heads, matchers, box coders and teachers for it."""
 
-from collections.abc import Iterator
 
 from stillbox.experiment import schema
 from stillbox.experiment.rules.boxes import BOX_LOSSES
-from stillbox.experiment.rules.rule import error, rule
+from stillbox.experiment.rules.rule import Remark, Remarks, rule
 from stillbox.experiment.variants import RegisteredConfig
-from stillbox.findings import Finding
 from stillbox.references import Setting
 
 _SIGMOIDS = schema.SigmoidLoss | schema.SigmoidFocalLoss
@@ -14,7 +12,7 @@ _QUALITIES = schema.QualityFocalLoss | schema.VarifocalLoss
 
 
 @rule(schema.OneStage)
-def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
+def predictions_are_compared(model: schema.OneStage) -> Remarks:
     """Parts that are compared with predictions, or trained by them, need the loss `quality`."""
     if isinstance(model.loss, schema.QualityLoss):
         return
@@ -38,25 +36,25 @@ def predictions_are_compared(model: schema.OneStage) -> Iterator[Finding]:
     for name, (kind, what, fix) in reasons.items():
         if isinstance(getattr(model, name), kind):
             own = f"the {name.replace('_', ' ')} {kind.kind}"
-            yield error(f"{name}.kind", f"{own} {what}", fix)
+            yield Remark(f"{name}.kind", f"{own} {what}", fix)
 
 
 @rule(schema.RPN, schema.RoIHead)
-def two_stages_match_by_boxes(stage: schema.RPN | schema.RoIHead) -> Iterator[Finding]:
+def two_stages_match_by_boxes(stage: schema.RPN | schema.RoIHead) -> Remarks:
     """Matchers of feature maps and predictions, and distributions, are those of one stage."""
     if isinstance(stage.matcher, schema.AtssMatcher | schema.TaskAlignedMatcher):
         what = (
             f"{stage.matcher.kind} chooses among the anchors of the feature maps of a one-stage "
             "detector"
         )
-        yield error("matcher.kind", what, "take argmax")
+        yield Remark("matcher.kind", what, "take argmax")
     if isinstance(stage.box_coder, schema.DistributionBoxCoder):
         what = "the box coder distribution belongs to the loss quality of a one-stage detector"
-        yield error("box_coder.kind", what, "take faster_rcnn")
+        yield Remark("box_coder.kind", what, "take faster_rcnn")
 
 
 @rule(schema.OneStage)
-def matchers_compare_overlaps(model: schema.OneStage) -> Iterator[Finding]:
+def matchers_compare_overlaps(model: schema.OneStage) -> Remarks:
     """The thresholds of ATSS are those of IoUs, and task-aligned matching computes its own."""
     adaptive = schema.AtssMatcher | schema.TaskAlignedMatcher
     if isinstance(model.matcher, adaptive) and not isinstance(
@@ -66,11 +64,11 @@ def matchers_compare_overlaps(model: schema.OneStage) -> Iterator[Finding]:
             f"the matcher {model.matcher.kind} compares boxes by iou, and similarity is "
             f"{model.similarity.kind}"
         )
-        yield error("similarity.kind", what, f"{Setting('model.similarity.kind', 'iou')}")
+        yield Remark("similarity.kind", what, f"{Setting('model.similarity.kind', 'iou')}")
 
 
 @rule(schema.OneStage)
-def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
+def quality_fits_the_model(model: schema.OneStage) -> Remarks:
     """Parts of the loss need what they compare."""
     loss = model.loss
     if not isinstance(loss, schema.QualityLoss):
@@ -82,10 +80,10 @@ def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
             fix = (
                 f"{Setting('model.matcher.kind', 'task_aligned')}, or another of model.loss.{name}"
             )
-            yield error(f"loss.{name}", what, fix)
+            yield Remark(f"loss.{name}", what, fix)
     distribution = isinstance(model.box_coder, schema.DistributionBoxCoder)
     if loss.distribution_weight and not distribution:
-        yield error(
+        yield Remark(
             "loss.distribution_weight",
             f"distribution_weight {loss.distribution_weight:g} with the box coder "
             f"{model.box_coder.kind}, which has no distributions",
@@ -102,25 +100,25 @@ def quality_fits_the_model(model: schema.OneStage) -> Iterator[Finding]:
             what += ", whose centerness would not be trained"
             other = Setting("model.head.kind", "gfl")
             fix = f"{Setting('model.loss.centerness_weight', 1)}, or {other}"
-        yield error("loss.centerness_weight", what, fix)
+        yield Remark("loss.centerness_weight", what, fix)
     if model.background_class:
         what = "the loss quality has no class for the background, whose target is 0 in all classes"
-        yield error("background_class", what, f"{Setting('model.background_class', False)}")
+        yield Remark("background_class", what, f"{Setting('model.background_class', False)}")
 
 
 @rule(schema.OneStage)
-def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]:
+def task_aligned_head_has_distances(model: schema.OneStage) -> Remarks:
     """The head moves edges, and so has to know where they are."""
     if not isinstance(model.head, schema.TaskAlignedHead):
         return
     if type(model.box_coder) is not schema.DistanceBoxCoder:
         what = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
-        yield error("box_coder.kind", what, f"{Setting('model.box_coder.kind', 'distances')}")
+        yield Remark("box_coder.kind", what, f"{Setting('model.box_coder.kind', 'distances')}")
         return
     anchors, units = model.anchors, model.box_coder.units_in_anchor
     if not isinstance(anchors, schema.MultiscaleAnchors):
         what = f"a task_aligned head needs anchors of strides, and the kind is {anchors.kind}"
-        yield error("anchors.kind", what, f"{Setting('model.anchors.kind', 'multiscale')}")
+        yield Remark("anchors.kind", what, f"{Setting('model.anchors.kind', 'multiscale')}")
     elif anchors.anchor_scale != units or anchors.aspect_ratios != (1.0,):
         what = (
             "a task_aligned head predicts distances in strides, which requires square anchors of "
@@ -131,78 +129,78 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Iterator[Finding]
             f"{Setting('model.anchors.anchor_scale', f'{units:g}')} "
             f"{Setting('model.anchors.aspect_ratios', [1])}"
         )
-        yield error("anchors", what, fix)
+        yield Remark("anchors", what, fix)
 
 
 @rule(schema.QualityLoss)
-def quality_losses_are_comparable(loss: schema.QualityLoss) -> Iterator[Finding]:
+def quality_losses_are_comparable(loss: schema.QualityLoss) -> Remarks:
     """Boxes are compared as boxes, and classes one by one."""
     if not isinstance(loss.localization, BOX_LOSSES):
         what = f"{loss.localization.kind} compares codes, and the loss quality compares boxes"
-        yield error("localization.kind", what, "take giou, iou, diou or ciou")
+        yield Remark("localization.kind", what, "take giou, iou, diou or ciou")
     yield from _sigmoid("classification", loss.classification)
     if loss.class_targets != "one" and not isinstance(loss.classification, _QUALITIES):
         what = f"class_targets {loss.class_targets} with the loss {loss.classification.kind}"
         fix = f"{Setting('model.loss.class_targets', 'one')}, or take quality_focal or varifocal"
-        yield error("class_targets", what, fix)
+        yield Remark("class_targets", what, fix)
     if loss.initial is not None:
         yield from _sigmoid("initial.classification", loss.initial.classification)
         if loss.initial.box_weights == "alignment":
             what = "the first steps compare no predictions, and so have no alignment"
-            yield error("initial.box_weights", what, "take centerness, score or one")
+            yield Remark("initial.box_weights", what, "take centerness, score or one")
 
 
-def _sigmoid(path: str, loss: schema.ClassificationLoss) -> Iterator[Finding]:
+def _sigmoid(path: str, loss: schema.ClassificationLoss) -> Remarks:
     if not isinstance(loss, _SIGMOIDS | _QUALITIES):
         what = f"the loss {loss.kind} has a class for the background, and the loss quality has none"
-        yield error(f"{path}.kind", what, "take quality_focal, varifocal or sigmoid_focal")
+        yield Remark(f"{path}.kind", what, "take quality_focal, varifocal or sigmoid_focal")
 
 
 @rule(schema.ConvHyperparams)
-def norms_exclude_each_other(conv: schema.ConvHyperparams) -> Iterator[Finding]:
+def norms_exclude_each_other(conv: schema.ConvHyperparams) -> Remarks:
     """A layer is normalised once."""
     if conv.batch_norm is not None and conv.group_norm is not None:
-        yield error("group_norm", "group_norm beside batch_norm", "set one of them to null")
+        yield Remark("group_norm", "group_norm beside batch_norm", "set one of them to null")
 
 
 @rule(schema.FasterRcnn)
-def crops_have_no_levels(model: schema.FasterRcnn) -> Iterator[Finding]:
+def crops_have_no_levels(model: schema.FasterRcnn) -> Remarks:
     """The boxes of the second stage belong to no feature map."""
     stage = model.boxes
     if stage is not None and stage.postprocessing.nms.max_candidates_per_level:
         what = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
         fix = f"{Setting('model.boxes.postprocessing.nms.max_candidates_per_level', 0)}"
-        yield error("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
+        yield Remark("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
 
 
 @rule(schema.FasterRcnn)
-def group_norm_counts_no_padding(model: schema.FasterRcnn) -> Iterator[Finding]:
+def group_norm_counts_no_padding(model: schema.FasterRcnn) -> Remarks:
     """The mask of the padding does not reach the statistics of group norm."""
     for path, conv in model.convolutions().items():
         if model.mask_padding and conv.group_norm is not None:
             what = "group_norm counts padding, which mask_padding leaves out"
             fix = f"{Setting('model.mask_padding', False)}, or take batch_norm"
-            yield error(f"{path}.group_norm", what, fix)
+            yield Remark(f"{path}.group_norm", what, fix)
 
 
 @rule(schema.Experiment)
-def teachers_teach_distributions(experiment: schema.Experiment) -> Iterator[Finding]:
+def teachers_teach_distributions(experiment: schema.Experiment) -> Remarks:
     """A teacher's distributions are compared with the model's."""
     model, path = experiment.model, "train.distillation"
     if experiment.train.distillation is None:
         return
     without = f"{Setting(path, None)} trains without a teacher"
     if not isinstance(model, schema.OneStage):
-        yield error(path, f"a {model.kind} has no distributions of boxes to be taught", without)
+        yield Remark(path, f"a {model.kind} has no distributions of boxes to be taught", without)
     elif not isinstance(model.box_coder, schema.DistributionBoxCoder):
         what = f"the box coder {model.box_coder.kind} has no distributions to be taught"
-        yield error(path, what, f"{Setting('model.box_coder.kind', 'distribution')}, or {without}")
+        yield Remark(path, what, f"{Setting('model.box_coder.kind', 'distribution')}, or {without}")
 
 
-@rule(schema.Experiment, training=True)
-def teacher_is_named(experiment: schema.Experiment) -> Iterator[Finding]:
+@rule(schema.Experiment, on="training")
+def teacher_is_named(experiment: schema.Experiment) -> Remarks:
     """Distillation names a teacher."""
     distillation, path = experiment.train.distillation, "train.distillation"
     if distillation is not None and not distillation.teacher:
         fix = f"{Setting(f'{path}.teacher', 'DIR')}, a model directory, or {Setting(path, None)}"
-        yield error(f"{path}.teacher", "distillation without a teacher", fix)
+        yield Remark(f"{path}.teacher", "distillation without a teacher", fix)

@@ -1,12 +1,18 @@
 """Rules about resizer, backbone, neck and head, and how they fit each other."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from stillbox.errors import nearest
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import error, fit_stride, input_sides, padding_multiple, rule
-from stillbox.findings import Finding
+from stillbox.experiment.rules.rule import (
+    Remark,
+    Remarks,
+    fit_stride,
+    input_sides,
+    padding_multiple,
+    rule,
+)
 from stillbox.references import Setting
 
 # The original's Faster R-CNN has no coarser map than the proposals', and so a smaller one.
@@ -16,11 +22,11 @@ _RESNET_DEPTHS = (10, 14, 18, 26, 34, 50, 101, 152, 200)
 
 
 @rule(schema.CanvasResizer)
-def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
+def canvas_is_given(resizer: schema.CanvasResizer) -> Remarks:
     """A resizer that leaves sizes as they are needs the one shape of the network input."""
     path = "model.resizer.canvas"
     if not resizer.canvas:
-        yield error(
+        yield Remark(
             "canvas",
             f"the resizer {resizer.kind} gives images of many shapes, and the network has one",
             f"{Setting(path, ['HEIGHT', 'WIDTH'])}, pixels that every image fits into; it is "
@@ -30,11 +36,11 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Iterator[Finding]:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
             what = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
-            yield error("canvas", what, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
+            yield Remark("canvas", what, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """A backbone has a least side."""
     backbone, least = model.backbone, model.backbone.min_side
     if isinstance(model, schema.FasterRcnn) and isinstance(backbone, schema.ResNetV1):
@@ -43,56 +49,56 @@ def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Iterato
         # Sides below 1 are reported as out of range, or as a missing canvas.
         if 1 <= side < least:
             what = f"an image side of {side} pixels is too small for {backbone.kind}"
-            yield error(path, what, f"at least {least}")
+            yield Remark(path, what, f"at least {least}")
 
 
 @rule(schema.ResNetV1, schema.ResNet)
-def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Iterator[Finding]:
+def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Remarks:
     """The depth is one of the published ones."""
     depths = _RESNET_DEPTHS if isinstance(backbone, schema.ResNet) else _RESNET_V1_DEPTHS
     if backbone.depth not in depths:
         what = f"there is no {backbone.kind} with {backbone.depth} layers"
-        yield error("depth", what, f"one of {', '.join(map(str, depths))}")
+        yield Remark("depth", what, f"one of {', '.join(map(str, depths))}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """The backbone ends with one of its layers."""
     backbone = model.backbone
     if backbone.last_layer and backbone.last_layer not in backbone.layers:
         what = f"{backbone.kind} has no layer {backbone.last_layer!r}"
         fix = nearest(backbone.last_layer, backbone.layers)
-        yield error("backbone.last_layer", what, fix)
+        yield Remark("backbone.last_layer", what, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """Blocks of two by two pixels cover images of even sides, and begin at the first pixel."""
     if not isinstance(model.backbone, schema.ResNet) or not model.backbone.space_to_depth_stem:
         return
     if not model.backbone.explicit_padding:
         what = "space_to_depth_stem pads both sides equally, and explicit_padding is false"
         fix = "set explicit_padding to true, or space_to_depth_stem to false"
-        yield error("backbone.space_to_depth_stem", what, fix)
+        yield Remark("backbone.space_to_depth_stem", what, fix)
     multiple = padding_multiple(model)
     for path, side in input_sides(model):
         if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:
             what = f"space_to_depth_stem requires an even image side, not {side}"
-            yield error(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
+            yield Remark(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
 
 
 @rule(schema.ConvolutionalHead, schema.WeightSharedHead)
 def depthwise_kernels_span_pixels(
     head: schema.ConvolutionalHead | schema.WeightSharedHead,
-) -> Iterator[Finding]:
+) -> Remarks:
     """A depthwise kernel of one pixel only scales a channel."""
     if head.depthwise and head.kernel_size == 1:
         what = "a depthwise head with kernel_size 1 reads single pixels of single channels"
-        yield error("depthwise", what, "set kernel_size to 3, or depthwise to false")
+        yield Remark("depthwise", what, "set kernel_size to 3, or depthwise to false")
 
 
 @rule(schema.OneStage)
-def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Finding]:
+def shared_head_has_equal_anchors(model: schema.OneStage) -> Remarks:
     """One kernel for all maps predicts equally many anchors on each."""
     if not isinstance(model.head, schema.WeightSharedHead) or not isinstance(
         model.anchors, schema.SsdAnchors
@@ -101,7 +107,7 @@ def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Finding]:
     if isinstance(model.head, schema.PerMapHead):
         return
     if model.anchors.reduce_boxes_in_lowest_layer:
-        yield error(
+        yield Remark(
             "anchors.reduce_boxes_in_lowest_layer",
             "a weight_shared head predicts as many anchors on every map, but the finest has three",
             "set it to false",
@@ -109,7 +115,7 @@ def shared_head_has_equal_anchors(model: schema.OneStage) -> Iterator[Finding]:
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
     neck, top = model.neck, None
     if isinstance(neck, schema.NasFpn | schema.MnasFpn):
@@ -123,7 +129,7 @@ def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterat
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """The neck taps layers of the backbone, from fine to coarse."""
     backbone, neck = model.backbone, model.neck
     taps, names = neck.taps_of(backbone), backbone.layers
@@ -137,33 +143,33 @@ def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
         if tap not in names:
             what = f"{backbone.kind} has no layer {tap!r}"
             fix = f"{nearest(tap, names)}; it has {names[0]} ... {names[-1]}"
-            yield error(path, what, fix)
+            yield Remark(path, what, fix)
     # A set drops repetitions, so one comparison finds both mistakes.
     positions = [names.index(tap) for tap in taps if tap in names]
     if positions != sorted(set(positions)):
-        yield error(path, "the taps are not in order", "name each once, from fine to coarse")
+        yield Remark(path, "the taps are not in order", "name each once, from fine to coarse")
     if not taps:
-        yield error(path, "the neck taps nothing", f"for example [{names[-1]}]")
+        yield Remark(path, "the neck taps nothing", f"for example [{names[-1]}]")
 
 
-def _levels_exist(neck: schema.Pyramid, levels: Mapping[int, str]) -> Iterator[Finding]:
+def _levels_exist(neck: schema.Pyramid, levels: Mapping[int, str]) -> Remarks:
     finest, coarsest = min(levels), max(levels)
     if not finest <= neck.min_level <= coarsest:
         what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
-        yield error("neck.min_level", what, f"give one from {finest} to {coarsest}")
+        yield Remark("neck.min_level", what, f"give one from {finest} to {coarsest}")
     elif missing := [level for level in range(neck.min_level, coarsest) if level not in levels]:
         what = (
             f"the backbone has no map of level {missing[0]} (a stride of {2 ** missing[0]} pixels)"
         )
-        yield error("backbone", what, "a pyramid needs every level, from group_strides of 2")
+        yield Remark("backbone", what, "a pyramid needs every level, from group_strides of 2")
     elif isinstance(neck, schema.Identity) and neck.max_level > coarsest:
         what = f"max_level {neck.max_level}: the backbone's levels end at {coarsest}"
         fix = f"at most {coarsest}, or a neck that makes coarser maps, such as fpn"
-        yield error("neck.max_level", what, fix)
+        yield Remark("neck.max_level", what, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """There are as many feature maps as maps of anchors."""
     anchors = model.anchor_stage.anchors
     path = "proposals.anchors" if isinstance(model, schema.FasterRcnn) else "anchors"
@@ -173,9 +179,9 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterato
             level, wanted = getattr(anchors, name), getattr(model.neck, name)
             if level != wanted:
                 what = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
-                yield error(f"{path}.{name}", what, f"set it to {wanted}")
+                yield Remark(f"{path}.{name}", what, f"set it to {wanted}")
     elif described != maps:
-        yield error(
+        yield Remark(
             f"{path}.num_layers" if isinstance(anchors, schema.SsdAnchors) else path,
             f"anchors for {described} feature maps, but the neck makes {maps}",
             f"describe anchors for {maps} maps, or change the neck",
@@ -183,33 +189,33 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Iterato
 
 
 @rule(schema.SsdExtraLayers)
-def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Iterator[Finding]:
+def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Remarks:
     """Strides and kernels are given for all extra maps or for none."""
     depths = len(neck.extra_depths)
     for name in ("extra_strides", "extra_kernel_sizes"):
         if (count := len(getattr(neck, name))) not in (0, depths):
             what = f"{count} {name} for {depths} extra_depths"
-            yield error(name, what, "give one for each, or none")
+            yield Remark(name, what, "give one for each, or none")
 
 
 @rule(schema.RetinaNetFpn, schema.NasFpn)
-def pyramid_has_channels(neck: schema.RetinaNetFpn | schema.NasFpn) -> Iterator[Finding]:
+def pyramid_has_channels(neck: schema.RetinaNetFpn | schema.NasFpn) -> Remarks:
     """Only in other necks a depth of 0 means an absent layer."""
     if neck.depth == 0:
-        yield error("depth", "a pyramid of 0 channels", "such as 256")
+        yield Remark("depth", "a pyramid of 0 channels", "such as 256")
 
 
 @rule(schema.MnasFpn)
-def cell_has_four_levels(neck: schema.MnasFpn) -> Iterator[Finding]:
+def cell_has_four_levels(neck: schema.MnasFpn) -> Remarks:
     """The cell was found for four levels."""
     top = neck.min_level + 3
     if neck.max_level != top:
         what = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
-        yield error("max_level", what, f"its cell has four levels: set it to {top}")
+        yield Remark("max_level", what, f"its cell has four levels: set it to {top}")
 
 
 @rule(schema.NasFpn)
-def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Finding]:
+def bottlenecks_exist(neck: schema.NasFpn) -> Remarks:
     """Hyperparameters of bottlenecks have no effect on nodes that are convolutions."""
     if neck.block == "bottleneck":
         return
@@ -219,50 +225,50 @@ def bottlenecks_exist(neck: schema.NasFpn) -> Iterator[Finding]:
             "and a convolution has none"
         )
         fix = f"{Setting('model.neck.drop_connect_rate', 0)}, or set block to bottleneck"
-        yield error("drop_connect_rate", what, fix)
+        yield Remark("drop_connect_rate", what, fix)
     if neck.block_conv is not None:
         what = "block_conv describes the convolutions of bottlenecks, and block is conv"
         fix = f"{Setting('model.neck.block_conv', None)}, or set block to bottleneck"
-        yield error("block_conv", what, fix)
+        yield Remark("block_conv", what, fix)
 
 
 @rule(schema.NasFpn)
-def cell_is_sound(neck: schema.NasFpn) -> Iterator[Finding]:
+def cell_is_sound(neck: schema.NasFpn) -> Remarks:
     """Every node reads two maps before it, and one map of every level is an output."""
     levels = range(neck.min_level, neck.max_level + 1)
     for index, node in enumerate(neck.cell):
         before = len(levels) + index
         if len(node.inputs) != 2 or not all(0 <= number < before for number in node.inputs):
             what = f"node {before} of the cell has the inputs {list(node.inputs)}"
-            yield error(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
+            yield Remark(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
         if node.level not in levels:
             what = f"node {before} of the cell makes level {node.level}"
             fix = f"one from {neck.min_level} to {neck.max_level}"
-            yield error(f"cell.{index}.level", what, fix)
+            yield Remark(f"cell.{index}.level", what, fix)
     outputs = [node.level for node in neck.cell if node.output]
     for level in levels:
         if outputs.count(level) != 1:
             what = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
-            yield error("cell", what, "mark one node of every level by output: true")
+            yield Remark("cell", what, "mark one node of every level by output: true")
 
 
 @rule(schema.ScalePermuted)
-def blocks_have_two_inputs(backbone: schema.ScalePermuted) -> Iterator[Finding]:
+def blocks_have_two_inputs(backbone: schema.ScalePermuted) -> Remarks:
     """A block sums two nodes before it."""
     for index, block in enumerate(backbone.blocks):
         number, path = index + len(backbone.stem), f"blocks.{index}.inputs"
         late = [node for node in block.inputs if node >= number]
         if len(block.inputs) != 2:
             what = f"block {index} has {len(block.inputs)} inputs"
-            yield error(path, what, "give two, such as [0, 1]")
+            yield Remark(path, what, "give two, such as [0, 1]")
         elif late:
             what = f"block {index}, which is node {number}, has node {late[0]} as an input"
             fix = f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2"
-            yield error(path, what, fix)
+            yield Remark(path, what, fix)
 
 
 @rule(schema.ScalePermuted)
-def levels_have_one_output(backbone: schema.ScalePermuted) -> Iterator[Finding]:
+def levels_have_one_output(backbone: schema.ScalePermuted) -> Remarks:
     """Every level that a neck may read is the output of one block; there are no other outputs."""
     low, high = backbone.min_level, backbone.max_level
     if low > high:
@@ -272,18 +278,18 @@ def levels_have_one_output(backbone: schema.ScalePermuted) -> Iterator[Finding]:
         if outputs[level] != 1:
             what = f"{outputs[level]} blocks of level {level} are outputs"
             fix = f"one for each level from min_level {low} to max_level {high}"
-            yield error("blocks", what, fix)
+            yield Remark("blocks", what, fix)
     for index, block in enumerate(backbone.blocks):
         if block.output and not low <= block.level <= high:
             what = (
                 f"block {index} is an output of level {block.level}, which is not between "
                 f"min_level {low} and max_level {high}"
             )
-            yield error(f"blocks.{index}.output", what, "set it to false, or move the levels")
+            yield Remark(f"blocks.{index}.output", what, "set it to false, or move the levels")
 
 
 @rule(schema.ScalePermuted)
-def blocks_are_read(backbone: schema.ScalePermuted) -> Iterator[Finding]:
+def blocks_are_read(backbone: schema.ScalePermuted) -> Remarks:
     """A block that is not read gets no gradient but that of its penalty."""
     read = {node for block in backbone.blocks for node in block.inputs}
     read |= {node for joined in backbone.joined() for node in joined}
@@ -291,11 +297,11 @@ def blocks_are_read(backbone: schema.ScalePermuted) -> Iterator[Finding]:
         if not block.output and index + len(backbone.stem) not in read:
             what = f"nothing reads block {index}, and it is no output"
             fix = "make it an input of a later block, or leave it out"
-            yield error(f"blocks.{index}", what, fix)
+            yield Remark(f"blocks.{index}", what, fix)
 
 
 @rule(schema.OneStage)
-def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
+def neck_reads_all_levels(model: schema.OneStage) -> Remarks:
     """Neither does an output that the neck does not read."""
     backbone, neck = model.backbone, model.neck
     if not isinstance(backbone, schema.ScalePermuted):
@@ -305,11 +311,11 @@ def neck_reads_all_levels(model: schema.OneStage) -> Iterator[Finding]:
         what = f"the neck does not read {idle[0]} of {backbone.kind}"
         low, high = backbone.min_level, backbone.max_level
         fix = f"a neck of kind identity with the levels {low} to {high} reads them all"
-        yield error("neck", what, fix)
+        yield Remark("neck", what, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
-def levels_fit_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator[Finding]:
+def levels_fit_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """Nodes of any two levels are summed, so that sides are multiples of the coarsest stride."""
     if isinstance(model.backbone, schema.ScalePermuted):
         coarsest = max((block.level for block in model.backbone.blocks), default=0)
@@ -319,8 +325,8 @@ def levels_fit_the_image(model: schema.OneStage | schema.FasterRcnn) -> Iterator
 
 
 @rule(schema.CropAndResize)
-def pooling_fits_the_crop(crop: schema.CropAndResize) -> Iterator[Finding]:
+def pooling_fits_the_crop(crop: schema.CropAndResize) -> Remarks:
     """Max pooling is not padded."""
     if crop.pool_size > crop.size >= 1:
         what = f"pool_size {crop.pool_size} is more than the crop's {crop.size} rows and columns"
-        yield error("pool_size", what, f"at most {crop.size}")
+        yield Remark("pool_size", what, f"at most {crop.size}")

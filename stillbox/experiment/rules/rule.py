@@ -1,56 +1,119 @@
-"""The registry of rules, what several rules use, and the limits of single fields.
+"""The registry of what is wrong or doubtful about an experiment, and what several rules use.
 
-Annotations declare limits (`schema/ranges.py`). A number outside its range breaks one, and so do a
-least value above the greatest, a list of another length, and text that cannot be used.
+A rule is a function from a section of an experiment to remarks. It is registered for the class of
+the section, with the severity of its remarks and with the occasion at which it is applied.
 """
 
-import dataclasses
-import math
-import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from stillbox.experiment import schema
-from stillbox.experiment.values import Value, field_marks, sections_of
-from stillbox.findings import Finding
-from stillbox.printing import count_text
+from stillbox.experiment.values import Value, sections_of
+from stillbox.findings import Finding, Findings, Origins, Severity
 
-Rule = Callable[[Any], Iterator[Finding]]
-"""From a section of an experiment to what is wrong with it; paths are relative to the section."""
-AnyRule = TypeVar("AnyRule", bound=Callable[..., Iterator[Finding]])
-
-_RULES: list[tuple[tuple[type, ...], Rule]] = []
-_TRAINING_RULES: list[tuple[tuple[type, ...], Rule]] = []
+Occasion = Literal["reading", "training", "checking"]
+"""When a rule is applied: to every experiment, before training, or by `stillbox check` alone."""
 
 
-def rule(*classes: type, training: bool = False) -> Callable[[AnyRule], AnyRule]:
+class Remark(NamedTuple):
+    """What a rule says about a section."""
+
+    path: str
+    """Dotted path of the field concerned, relative to the section."""
+    what: str
+    """One sentence with the values."""
+    fix: str = ""
+    """The remedy; errors need one."""
+    severity: Severity | None = None
+    """None: that of the rule."""
+
+
+Remarks = Iterator[Remark]
+AnyRule = TypeVar("AnyRule", bound=Callable[..., Remarks])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A registered rule."""
+
+    classes: tuple[type, ...]
+    function: Callable[[Any], Remarks]
+    severity: Severity
+    occasion: Occasion
+
+    def apply(self, sections: Sequence[tuple[str, Value]]) -> Findings:
+        """Yields what the rule finds in sections with their paths; see `look_at`."""
+        for path, section in sections:
+            if isinstance(section, self.classes):
+                for remark in self.function(section):
+                    severity, field = remark.severity or self.severity, join_path(path, remark.path)
+                    yield Finding(severity, field, remark.what, remark.fix)
+
+
+RULES: list[Rule] = []
+"""All rules, in the order of registration, which is the order of findings."""
+
+
+def rule(
+    *classes: type, severity: Severity = "error", on: Occasion = "reading"
+) -> Callable[[AnyRule], AnyRule]:
     """Registers a rule about every section of an experiment that is of one of the classes.
 
     Args:
-        classes: of the sections.
-        training: an experiment that breaks the rule cannot be trained, but can still predict.
+        classes: of the sections; `Scoring` and `Written` are views of the whole experiment.
+        severity: of what the rule finds.
+        on: when it is applied. What breaks a rule on training can still predict.
     """
 
     def register(function: AnyRule) -> AnyRule:
-        (_TRAINING_RULES if training else _RULES).append((classes, function))
+        RULES.append(Rule(classes, function, severity, on))
         return function
 
     return register
 
 
-def error(path: str, what: str, fix: str) -> Finding:
-    """Returns an error; unlike other findings it needs a remedy."""
-    return Finding("error", path, what, fix)
+def apply_rules(
+    experiment: schema.Experiment, occasion: Occasion = "reading", origins: Origins | None = None
+) -> Findings:
+    """Yields what the rules of an occasion find, in order of registration."""
+    sections = look_at(experiment, origins or {})
+    for each in RULES:
+        if each.occasion == occasion:
+            yield from each.apply(sections)
 
 
-def apply_rules(experiment: schema.Experiment, *, training: bool = False) -> Iterator[Finding]:
-    """Yields what the rules find, those of training or the others, in order of registration."""
-    sections = list(sections_of(experiment))
-    for classes, function in _TRAINING_RULES if training else _RULES:
-        for path, section in sections:
-            if isinstance(section, classes):
-                for finding in function(section):
-                    yield dataclasses.replace(finding, path=join_path(path, finding.path))
+class Scoring(NamedTuple):
+    """The losses of the classes and the postprocessing of a model with one stage or two."""
+
+    path: str
+    """The section that has `postprocessing`."""
+    postprocessing: schema.Postprocessing
+    loss_path: str
+    loss: schema.DetectorLoss | schema.RoIHead
+    """The section that has losses of classes and boxes, their weights and the miner."""
+
+
+class Written(NamedTuple):
+    """An experiment with the fields that its config sets, be it to their defaults."""
+
+    experiment: schema.Experiment
+    fields: Origins
+
+
+def look_at(experiment: schema.Experiment, origins: Origins) -> list[tuple[str, Value]]:
+    """Returns all sections of an experiment with their paths, and the views, which have none."""
+    views = (_scoring(experiment.model), Written(experiment, origins))
+    return [*sections_of(experiment), *(("", view) for view in views)]
+
+
+def _scoring(model: schema.Model) -> Scoring | None:
+    """Returns the losses and postprocessing of the stage that classifies."""
+    if isinstance(model, schema.OneStage):
+        return Scoring("model", model.postprocessing, "model.loss", model.loss)
+    if isinstance(model, schema.FasterRcnn) and model.boxes is not None:
+        return Scoring("model.boxes", model.boxes.postprocessing, "model.boxes", model.boxes)
+    return None
 
 
 def join_path(*parts: str) -> str:
@@ -75,9 +138,7 @@ def padding_multiple(model: schema.OneStage | schema.FasterRcnn) -> int:
     return model.pad_to_multiple if isinstance(model, schema.OneStage) else 1
 
 
-def fit_stride(
-    model: schema.OneStage | schema.FasterRcnn, stride: int, who: str
-) -> Iterator[Finding]:
+def fit_stride(model: schema.OneStage | schema.FasterRcnn, stride: int, who: str) -> Remarks:
     """Yields the sides of the network input that do not fit the stride that `who` requires."""
     multiple = padding_multiple(model)
     if multiple < 1:
@@ -89,102 +150,13 @@ def fit_stride(
             if isinstance(model, schema.OneStage):
                 fix += f"; or set model.pad_to_multiple to {stride}"
             what = f"an image side of {side} pixels does not fit {who} of stride {stride}"
-            yield error(path, what, fix)
+            yield Remark(path, what, fix)
 
 
-_GREATEST = 2**63 - 1
-# Paths have at most 4096 characters; expressions are the longest texts.
-_LONGEST = 10_000
-# NUL ends a path, and a surrogate is half a character. Escapes can spell both.
-_UNUSABLE = re.compile("[\0\ud800-\udfff]")
-
-
-class Excess(Finding):
-    """A number, list or text so large that no other rule may count with it."""
-
-
-def check_limits(experiment: schema.Experiment) -> Iterator[Finding]:
-    """Finds numbers outside their range, lists and texts that are too long, odd characters."""
-    for path, section in sections_of(experiment):
-        ranges = field_marks(section.__class__, schema.Range)
-        items = field_marks(section.__class__, schema.Items)
-        for field in dataclasses.fields(section):
-            value = getattr(section, field.name)
-            inner = join_path(path, field.name)
-            if isinstance(value, tuple):
-                wrong = _check_length(len(value), inner, items.get(field.name, schema.Items()))
-                if wrong is not None:
-                    yield wrong
-                if isinstance(wrong, Excess):
-                    continue
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, int | float) and not isinstance(item, bool):
-                    yield from _check_number(item, inner, ranges.get(field.name))
-                elif isinstance(item, str):
-                    yield from _check_text(item, inner)
-        yield from _check_order(section, path)
-
-
-def _check_length(length: int, path: str, allowed: schema.Items) -> Finding | None:
-    if length > allowed.most:
-        most = f"give at most {allowed.most:,}"
-        return Excess("error", path, f"{path} has {length:,} items", most)
-    if allowed.lengths and length not in allowed.lengths:
-        return error(path, f"{path} has {count_text(length, 'number')}", allowed.fix)
-    if length < allowed.least:
-        name = path.rpartition(".")[2].replace("_", " ")
-        return error(path, f"no {name}", allowed.fix)
-    return None
-
-
-def _check_number(number: float, path: str, allowed: schema.Range | None) -> Iterator[Finding]:
-    # Rules can count with a share of 7.
-    kind = Excess if allowed and abs(number) > max(allowed.high, 1000) else Finding
-    # The text format can spell inf and nan.
-    if isinstance(number, float) and not math.isfinite(number):
-        yield Excess("error", path, f"{path} is {number}", "give a finite number")
-    # YAML has whole numbers of any length, arrays have not.
-    elif isinstance(number, int) and abs(number) > _GREATEST:
-        what = f"{path} is a number of {int(math.log10(abs(number))) + 1} digits"
-        yield Excess("error", path, what, "give one that fits into 64 bits")
-    elif allowed is not None and number < allowed.low:
-        yield kind("error", path, f"{path} is {number}", f"give a value {allowed.least}")
-    elif allowed is not None and number > allowed.high:
-        yield kind("error", path, f"{path} is {number}", f"give a value {allowed.greatest}")
-
-
-def _check_text(text: str, path: str) -> Iterator[Finding]:
-    if len(text) > _LONGEST:
-        what = f"{path} is a text of {len(text):,} characters"
-        yield Excess("error", path, what, f"give at most {_LONGEST:,}")
-    elif _UNUSABLE.search(text):
-        what = f"{path} holds a character that neither files nor names have: {text!r}"
-        yield error(path, what, "take it out")
-
-
-def _check_order(section: Value, path: str) -> Iterator[Finding]:
-    """Finds least values that are above the greatest."""
-    for field in dataclasses.fields(section):
-        name = field.name.removeprefix("min_")
-        low, high = getattr(section, field.name), getattr(section, f"max_{name}", None)
-        if name == field.name or not _is_above(low, high):
-            continue
-        # Explicit scales replace the range; a max_depth of 0 is no limit.
-        if isinstance(section, schema.SsdAnchors) and section.scales:
-            continue
-        if isinstance(section, schema.ConvolutionalHead) and section.max_depth == 0:
-            continue
-        what = f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}"
-        yield error(join_path(path, field.name), what, f"lower it, or raise max_{name}")
-
-
-def _is_above(low: Value, high: Value) -> bool:
-    if low is None or high is None:
-        return False
-    if isinstance(low, tuple):
-        return any(map(_is_above, low, high))
-    return bool(low > high)
-
-
-def _spell(value: Value) -> str:
-    return str(list(value) if isinstance(value, tuple) else value)
+def strong_augmentations(
+    experiment: schema.Experiment,
+) -> Iterator[tuple[str, schema.StrongAugmentation]]:
+    """Yields the augmentations that may be left out at the end of training, with their paths."""
+    for path, section in sections_of(experiment.train.augmentations, "train.augmentations"):
+        if isinstance(section, schema.StrongAugmentation):
+            yield path, section

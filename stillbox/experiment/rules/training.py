@@ -5,7 +5,6 @@ Rules about devices hold on all machines.
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,20 +12,19 @@ from PIL import ImageColor
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment import schema
-from stillbox.experiment.rules.rule import apply_rules, error, input_sides, rule
+from stillbox.experiment.rules.rule import Remark, Remarks, apply_rules, input_sides, rule
 from stillbox.experiment.run_length import batch_norms
-from stillbox.findings import Finding
 from stillbox.references import Parameter, Setting
 from stillbox.textformat.name_patterns import NamePattern
 
 
 @rule(schema.CosineSchedule)
-def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Finding]:
+def cosine_fits(schedule: schema.CosineSchedule) -> Remarks:
     """The warm-up rises, and ends no later than the decay does."""
     warmup_steps = schedule.warmup_steps or 0
     if schedule.total_steps and schedule.total_steps < warmup_steps:
         what = f"total_steps {schedule.total_steps} is less than {warmup_steps} warmup_steps"
-        yield error("total_steps", what, "raise it, or shorten the warm-up")
+        yield Remark("total_steps", what, "raise it, or shorten the warm-up")
     # Without warm-up steps its rate is never used.
     used = {"final_learning_rate": "decay would rise"}
     if warmup_steps:
@@ -37,58 +35,58 @@ def cosine_fits(schedule: schema.CosineSchedule) -> Iterator[Finding]:
                 f"{name} {getattr(schedule, name)} is above learning_rate "
                 f"{schedule.learning_rate}, so the {consequence}"
             )
-            yield error(name, what, "lower it")
+            yield Remark(name, what, "lower it")
 
 
 @rule(schema.ManualStepSchedule)
-def boundaries_rise(schedule: schema.ManualStepSchedule) -> Iterator[Finding]:
+def boundaries_rise(schedule: schema.ManualStepSchedule) -> Remarks:
     """Manual steps are in order, and a warm-up has a rate to end at."""
     steps = [boundary.step for boundary in schedule.schedule]
     for index, (before, after) in enumerate(itertools.pairwise(steps)):
         if after <= before:
             what = f"step {after} follows step {before}"
             fix = "put the boundaries in rising order"
-            yield error(f"schedule.{index + 1}.step", what, fix)
+            yield Remark(f"schedule.{index + 1}.step", what, fix)
     if schedule.warmup and not any(steps[:1]):
         found = "is at step 0" if steps else "does not exist: the schedule is empty"
         what = f"warmup goes to the first scheduled rate, which {found}"
-        yield error("warmup", what, "add a boundary, or set warmup to false")
+        yield Remark("warmup", what, "add a boundary, or set warmup to false")
 
 
 @rule(schema.Experiment)
-def annotations_are_for_scoring(experiment: schema.Experiment) -> Iterator[Finding]:
+def annotations_are_for_scoring(experiment: schema.Experiment) -> Remarks:
     """Training reads the boxes of its records."""
     if experiment.data.train.annotations:
         what = "annotations are the ground truth of evaluation; training learns from its records"
-        yield error("data.train.annotations", what, "move them to data.evaluation.annotations")
+        yield Remark("data.train.annotations", what, "move them to data.evaluation.annotations")
 
 
 @rule(schema.Experiment)
-def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Iterator[Finding]:
+def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Remarks:
     """Each process would keep images that another one needs in the next epoch."""
     if experiment.data.processes and experiment.data.cache_images:
         what = "data.cache_images keeps decoded images in the memory of one process"
-        yield error(
+        yield Remark(
             "data.processes", what, f"{Setting('data.cache_images', False)}, or data.processes=0"
         )
 
 
 @rule(schema.Experiment)
-def reduced_images_can_be_read(experiment: schema.Experiment) -> Iterator[Finding]:
+def reduced_images_can_be_read(experiment: schema.Experiment) -> Remarks:
     """Images are reduced by their decoder, for methods that place them as whole ones."""
     path, method = "data.reduced_decoding", experiment.model.resizer.method
     if not experiment.data.reduced_decoding:
         return
     if experiment.data.cache_images:
         what = "data.cache_images keeps whole images, so that none is reduced"
-        yield error(path, what, "use one of the two")
+        yield Remark(path, what, "use one of the two")
     if method not in ("bilinear", "bilinear_antialias"):
         what = f"the resizer's method {method} reads whole images"
-        yield error(path, what, "leave it out, or take bilinear or bilinear_antialias")
+        yield Remark(path, what, "leave it out, or take bilinear or bilinear_antialias")
 
 
 @rule(schema.Training)
-def patterns_compile(train: schema.Training) -> Iterator[Finding]:
+def patterns_compile(train: schema.Training) -> Remarks:
     """Regular expressions are some, and are found in any name in little time."""
     patterns = {
         "freeze": train.freeze,
@@ -102,86 +100,86 @@ def patterns_compile(train: schema.Training) -> Iterator[Finding]:
             try:
                 NamePattern(text)
             except UserError as refusal:
-                yield error(path, refusal.what, refusal.fix or "")
+                yield Remark(path, refusal.what, refusal.fix or "")
 
 
 @rule(schema.Training)
-def average_from_zero_grows(train: schema.Training) -> Iterator[Finding]:
+def average_from_zero_grows(train: schema.Training) -> Remarks:
     """An average that starts at 0 forgets it in its first steps, by the warm-up."""
     if train.ema_decay is not None and train.ema_from_zero and not train.ema_warmup:
         what = "an average that starts at 0 is too small until it has forgotten its start"
-        yield error("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
+        yield Remark("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
 
 
 @rule(schema.Training)
-def average_has_one_start(train: schema.Training) -> Iterator[Finding]:
+def average_has_one_start(train: schema.Training) -> Remarks:
     """The decay has one ramp, and the average one first value."""
     if train.ema_decay is None:
         return
     if train.ema_tau and train.ema_warmup:
         what = "ema_tau and ema_warmup are two ramps of one decay"
-        yield error("ema_tau", what, "set ema_warmup to false, or ema_tau to 0")
+        yield Remark("ema_tau", what, "set ema_warmup to false, or ema_tau to 0")
     if train.ema_copy_first and train.ema_from_zero:
         what = "an average whose first update copies the parameters does not start at 0"
-        yield error("ema_copy_first", what, "set one of ema_copy_first and ema_from_zero to false")
+        yield Remark("ema_copy_first", what, "set one of ema_copy_first and ema_from_zero to false")
 
 
 @rule(schema.Optimizer)
-def groups_change_something(optimizer: schema.Optimizer) -> Iterator[Finding]:
+def groups_change_something(optimizer: schema.Optimizer) -> Remarks:
     """A group names parameters, and has a factor that the update rule uses."""
     for index, group in enumerate(optimizer.groups):
         path = f"groups.{index}"
         if not group.pattern:
             fix = "give a regular expression such as ^neck"
-            yield error(f"{path}.pattern", "a group without a pattern", fix)
+            yield Remark(f"{path}.pattern", "a group without a pattern", fix)
         if group.decay_multiplier is not None and not isinstance(optimizer, schema.AdamW):
             what = f"{optimizer.kind} has no weight decay; that of its kernels is in the loss"
-            yield error(f"{path}.decay_multiplier", what, "take it out, or take kind adamw")
+            yield Remark(f"{path}.decay_multiplier", what, "take it out, or take kind adamw")
         elif group.learning_rate_multiplier == 1 and group.decay_multiplier is None:
             what = "a group that changes neither learning rate nor weight decay"
             fix = "give learning_rate_multiplier or decay_multiplier"
-            yield error(f"{path}.learning_rate_multiplier", what, fix)
+            yield Remark(f"{path}.learning_rate_multiplier", what, fix)
 
 
 @rule(schema.Experiment)
-def layer_decay_has_layers(experiment: schema.Experiment) -> Iterator[Finding]:
+def layer_decay_has_layers(experiment: schema.Experiment) -> Remarks:
     """Learning rates fall along a chain of layers."""
     backbone = getattr(experiment.model, "backbone", None)
     decays = experiment.train.optimizer.backbone_layer_decay != 1
     if decays and isinstance(backbone, schema.SpineNet | schema.SpineNetMbConv):
         path = "train.optimizer.backbone_layer_decay"
         what = f"the nodes of {backbone.kind} are no chain of layers"
-        yield error(path, what, "set it to 1; backbone_multiplier holds for the whole backbone")
+        yield Remark(path, what, "set it to 1; backbone_multiplier holds for the whole backbone")
 
 
 @rule(schema.Training)
-def early_stopping_has_scores(train: schema.Training) -> Iterator[Finding]:
+def early_stopping_has_scores(train: schema.Training) -> Remarks:
     """Early stopping depends on evaluations during training."""
     if train.early_stopping is not None and not train.evaluate_every:
         what = "early_stopping without evaluations during training never stops"
-        yield error("early_stopping", what, "set train.evaluate_every")
+        yield Remark("early_stopping", what, "set train.evaluate_every")
 
 
 @rule(schema.EarlyStopping)
-def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Iterator[Finding]:
+def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Remarks:
     """Without patience there is a target, and no option of patience."""
     if stopping.patience:
         return
     if stopping.target is None:
         what = "early_stopping with patience 0 and without a target never stops"
-        yield error("patience", what, "give a target or a patience of 1 or more")
+        yield Remark("patience", what, "give a target or a patience of 1 or more")
     if stopping.min_delta:
         what = f"min_delta {stopping.min_delta} has no effect while patience is 0"
-        yield error("min_delta", what, "take it out, or give a patience of 1 or more")
+        yield Remark("min_delta", what, "take it out, or give a patience of 1 or more")
 
 
 @rule(schema.Experiment)
-def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
+def images_can_be_cut(experiment: schema.Experiment) -> Remarks:
     """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
     if parts > 1 and isinstance(experiment.model, schema.FasterRcnn):
         what = f"{parts} devices cannot share an image: crops are taken from whole feature maps"
-        yield error(
+        yield Remark(
             "devices.spatial_partitions", what, f"{Setting('devices.spatial_partitions', 1)}"
         )
         return
@@ -190,7 +188,7 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
     if parts >= 1 and height >= 1 and height % parts:
         # A height that is padded to such a multiple may become this one again.
         step = math.lcm(parts, max(getattr(experiment.model.resizer, "multiple", 1), 1))
-        yield error(
+        yield Remark(
             "devices.spatial_partitions",
             f"an image of {height} rows (model.{path}) cannot be cut into {parts} equal parts",
             f"set model.{path} to {_multiples_near(height, step)}, "
@@ -199,11 +197,11 @@ def images_can_be_cut(experiment: schema.Experiment) -> Iterator[Finding]:
 
 
 @rule(schema.Training)
-def accumulation_divides_the_batch(train: schema.Training) -> Iterator[Finding]:
+def accumulation_divides_the_batch(train: schema.Training) -> Remarks:
     """Micro-batches are equally large."""
     parts, batch = train.accumulation_steps, train.batch_size
     if parts >= 1 and batch >= 1 and batch % parts:
-        yield error(
+        yield Remark(
             "accumulation_steps",
             f"a batch of {batch} (train.batch_size) cannot be divided into {parts} micro-batches",
             f"set train.batch_size to {_multiples_near(batch, parts)}, "
@@ -212,15 +210,15 @@ def accumulation_divides_the_batch(train: schema.Training) -> Iterator[Finding]:
 
 
 @rule(schema.Experiment)
-def input_sizes_fit(experiment: schema.Experiment) -> Iterator[Finding]:
+def input_sizes_fit(experiment: schema.Experiment) -> Remarks:
     """Everything that holds for the input of the model holds for each that it is trained at."""
     path, sizes = "train.input_sizes", experiment.train.input_sizes
     resizer = experiment.model.resizer
     if len(set(sizes)) < len(sizes):
-        yield error(path, f"{path} has a size twice", "name each once: all are equally likely")
+        yield Remark(path, f"{path} has a size twice", "name each once: all are equally likely")
     for size in sizes:
         if size >= 1 and resizer.with_height(size) is None:
-            yield error(path, *_no_such_size(resizer, size))
+            yield Remark(path, *_no_such_size(resizer, size))
     if not sizes:
         return
     alone = replace(experiment, train=replace(experiment.train, input_sizes=()))
@@ -230,7 +228,7 @@ def input_sizes_fit(experiment: schema.Experiment) -> Iterator[Finding]:
         for finding in apply_rules(sized):
             if finding.severity == "error" and finding.what not in known:
                 what = f"at {height} x {width} of {path}: {finding.what}"
-                yield error(path, what, f"take another size ({finding.fix})")
+                yield Remark(path, what, f"take another size ({finding.fix})")
 
 
 def _no_such_size(resizer: schema.Resizer, size: int) -> tuple[str, str]:
@@ -246,7 +244,7 @@ def _no_such_size(resizer: schema.Resizer, size: int) -> tuple[str, str]:
 
 
 @rule(schema.Experiment)
-def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
+def replicas_divide_the_batch(experiment: schema.Experiment) -> Remarks:
     """Replicas get equally many images."""
     replicas, (batch, name, parts) = experiment.devices.replicas, _images_at_once(experiment.train)
     if replicas >= 1 and batch >= 1 and batch % replicas:
@@ -254,25 +252,25 @@ def replicas_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding
             f"set train.batch_size to {_multiples_near(batch * parts, replicas * parts)}, "
             f"or replicas to {_divisor_below(batch, replicas)}"
         )
-        yield error("devices.replicas", f"{name} cannot be divided among {replicas} replicas", fix)
+        yield Remark("devices.replicas", f"{name} cannot be divided among {replicas} replicas", fix)
 
 
 @rule(schema.Experiment)
-def groups_divide_the_batch(experiment: schema.Experiment) -> Iterator[Finding]:
+def groups_divide_the_batch(experiment: schema.Experiment) -> Remarks:
     """The size of groups that share statistics is given if they are used, and divides the batch."""
     batch, name, _ = _images_at_once(experiment.train)
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
             what = f"group_size {size} has no effect while statistics is {norm.statistics}"
-            yield error(
+            yield Remark(
                 where, what, f"{Setting(f'{path}.statistics', 'groups')}, or {Setting(where, 0)}"
             )
         elif norm.statistics == "groups" and size == 0:
-            yield error(where, "statistics of groups of 0 images", f"for example {where}=8")
+            yield Remark(where, "statistics of groups of 0 images", f"for example {where}=8")
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
             what = f"{name} cannot be divided into groups of {size}"
-            yield error(where, what, f"use {_divisor_below(batch, size)}")
+            yield Remark(where, what, f"use {_divisor_below(batch, size)}")
 
 
 def _images_at_once(train: schema.Training) -> tuple[int, str, int]:
@@ -306,13 +304,13 @@ _PARTS = {
 
 
 @rule(schema.Experiment)
-def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Finding]:
+def quantized_parts_are_covered(experiment: schema.Experiment) -> Remarks:
     """Every part of the detector rounds what integer arithmetic would."""
     if experiment.train.quantization is None:
         return
     model, path = experiment.model, "train.quantization"
     if not isinstance(model, schema.OneStage):
-        yield error(path, f"a model of kind {model.kind} cannot be quantised", "set it to null")
+        yield Remark(path, f"a model of kind {model.kind} cannot be quantised", "set it to null")
         return
     for name, covered in _PARTS.items():
         part = model.parts[name]
@@ -320,21 +318,21 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Iterator[Findi
         if type(part) not in covered:
             kinds = ", ".join(cls.kind for cls in covered)
             what = f"the {name} {part.kind!r} cannot be quantised"
-            yield error(path, what, f"set it to null, or take one of {kinds}")
+            yield Remark(path, what, f"set it to null, or take one of {kinds}")
     for name, conv in model.convolutions().items():
         if conv.group_norm is not None:
             fix = f"take batch_norm, with {Setting(f'model.{name}.group_norm', None)}"
-            yield error(path, "group norm cannot be folded into kernels of integers", fix)
+            yield Remark(path, "group norm cannot be folded into kernels of integers", fix)
     # Products of maps are not rounded.
     if isinstance(model.backbone, schema.EfficientNetLite) and model.backbone.se_ratio > 0:
-        yield error(path, "gates cannot be quantised", f"{Setting('model.backbone.se_ratio', 0)}")
+        yield Remark(path, "gates cannot be quantised", f"{Setting('model.backbone.se_ratio', 0)}")
     if isinstance(model.neck, schema.BiFpn) and model.neck.combine != "sum":
         what = f"sums of the kind {model.neck.combine!r} cannot be quantised"
-        yield error(path, what, f"{Setting('model.neck.combine', 'sum')}")
+        yield Remark(path, what, f"{Setting('model.neck.combine', 'sum')}")
 
 
 @rule(schema.Evaluation)
-def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
+def best_metric_is_computed(evaluation: schema.Evaluation) -> Remarks:
     """The best checkpoint is chosen by a number of one of the metrics."""
     if not evaluation.metrics:
         return
@@ -346,7 +344,7 @@ def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
     metric = others.get(evaluation.best_metric, "coco")
     if metric not in evaluation.metrics:
         computed = next((key for key, name in others.items() if name in evaluation.metrics), "AP")
-        yield error(
+        yield Remark(
             "best_metric",
             f"best_metric {evaluation.best_metric} belongs to {metric}, which is not in "
             f"evaluation.metrics ({', '.join(evaluation.metrics)})",
@@ -355,15 +353,15 @@ def best_metric_is_computed(evaluation: schema.Evaluation) -> Iterator[Finding]:
 
 
 @rule(schema.Experiment)
-def images_are_scored_once(experiment: schema.Experiment) -> Iterator[Finding]:
+def images_are_scored_once(experiment: schema.Experiment) -> Remarks:
     """An evaluation reads its records once; 0 means once as well."""
     if (epochs := experiment.data.evaluation.num_epochs) > 1:
         path = "data.evaluation.num_epochs"
-        yield error(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
+        yield Remark(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Evaluation)
-def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[Finding]:
+def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Remarks:
     """The folder of exported pictures lies in that of the report or of the training run."""
     given = Path(evaluation.pictures_directory)
     if given.anchor or ".." in given.parts or not str(given).isprintable():
@@ -372,11 +370,11 @@ def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Iterator[F
             f"give a plain name such as exported; evaluate's {Parameter('output')} names the "
             "folder around it"
         )
-        yield error("pictures_directory", what, fix)
+        yield Remark("pictures_directory", what, fix)
 
 
 @rule(schema.Evaluation)
-def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Finding]:
+def truth_has_a_color(evaluation: schema.Evaluation) -> Remarks:
     """The colour of the ground truth exists."""
     color = evaluation.truth_color
     try:
@@ -385,4 +383,4 @@ def truth_has_a_color(evaluation: schema.Evaluation) -> Iterator[Finding]:
         guess = nearest(color.lower(), ImageColor.colormap)
         # The whole list of colours would fill a screen.
         fix = guess if guess.startswith("did you mean") else "give a name such as lime, or #rrggbb"
-        yield error("truth_color", f"{color!r} is no colour", fix)
+        yield Remark("truth_color", f"{color!r} is no colour", fix)
