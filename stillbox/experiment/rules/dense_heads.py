@@ -1,6 +1,5 @@
 """Rules about the loss `quality`, and about heads, matchers, box coders and teachers for it."""
 
-
 from stillbox.experiment import schema
 from stillbox.experiment.rules.boxes import BOX_LOSSES
 from stillbox.experiment.rules.rule import Remark, Remarks, rule
