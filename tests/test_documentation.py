@@ -20,6 +20,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -34,7 +36,6 @@ from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FasterRcnn, IdentityResizer
 from stillbox.experiment.updating import apply_overrides
 from stillbox.experiment.yaml_config import read_yaml
-from stillbox.exporting.tflite.web import VERSION
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import PICKED_TINY, RETINANET_TINY, SSD_RESNET34_TINY, TINY
 from tests.helpers import is_absent
@@ -68,6 +69,7 @@ RUN_HERE = {
     "docs/predicting.md": (),
     "docs/api.md": (),
     "docs/export.md": (),
+    "docs/browser.md": (),
     "docs/weights.md": (),
     "docs/coming_from_the_object_detection_api.md": ("runs",),
     "docs/model_maker.md": (),
@@ -192,6 +194,9 @@ def shell(monkeypatch, capsys, no_installed_weights):
         if program in NOT_RUN:
             check_not_run(program, words)
             return
+        if program == "python":
+            subprocess.run([sys.executable, ROOT / words[0], *words[1:]], check=True)
+            return
         assert program == "stillbox", line
         if is_absent(words[0]):
             return
@@ -220,7 +225,8 @@ def check_not_run(program, words):
         assert NOT_RUN_PIP.fullmatch(" ".join(words))
     elif program == "npm":
         assert words[:2] == ["install", "--prefix"]
-        assert words[3:] == [f"@litertjs/core@{VERSION}"]
+        version = re.search(r'^VERSION = "(.*)"', (ROOT / "docs/browser/page.py").read_text(), re.M)
+        assert words[3:] == [f"@litertjs/core@{version[1]}"]
     elif program == "python3":
         assert words[:3] == ["-m", "http.server", "--directory"]
         assert (Path(words[3]) / "index.html").is_file()

@@ -93,7 +93,6 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
         "(default: none)"
     )
     parser.add_argument("--quantize", choices=get_args(Quantize), default="none", help=about)
-    add_bool(parser, "--web", "tflite: add a page that runs the model in a browser")
     parser.add_argument(
         "--postprocess",
         choices=get_args(Postprocess),
@@ -136,6 +135,8 @@ def show_export(exported: "Exported") -> None:
         print(f"  {name}: {about}")
     for name, version in manifest.needs.items():
         print(f"  {name} {version}" if name == EXPIRES else f"  needs {name} {version}")
+    if manifest.settings.format == "tflite" and manifest.settings.postprocess == "built_in":
+        print("  in a browser: docs/browser.md has a page that runs it")
     print(f"  {exported.verification.render()}")
 
 

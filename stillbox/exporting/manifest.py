@@ -154,6 +154,9 @@ _READERS: Mapping[str, Callable[[_Field, object], Any]] = {
 
 
 def _settings(content: object, where: str) -> ExportSettings:
+    if isinstance(content, dict):
+        # Earlier versions could add a page for browsers to a TFLite model.
+        content.pop("web", None)
     try:
         settings = read_section(ExportSettings(), node_of(content, where), "settings")
         settings.checked()

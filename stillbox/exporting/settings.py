@@ -84,8 +84,6 @@ class ExportSettings:
     """How a TFLite model ends: in built-in operations, or in the custom operation
     `TFLite_Detection_PostProcess`. With that one and `int8` the whole network computes with
     integers, for the Edge TPU."""
-    web: bool = False
-    """Write a page beside a TFLite model that runs it in the browser."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     """Platforms that the program in a SavedModel or StableHLO artefact is lowered for."""
 
@@ -172,18 +170,6 @@ class ExportSettings:
             problem = f"{self.format} artefacts have no outputs named {', '.join(names)}"
             fix = "give four different names to a TFLite model, or none"
             raise UserError(problem, where="output_names", fix=fix)
-        if self.web and self.format != "tflite":
-            problem = f"{self.format} artefacts do not run in a browser"
-            raise UserError(
-                problem,
-                where=Parameter("web"),
-                fix=f"use {Parameter('format', 'tflite')}, or leave {Parameter('web')} out",
-            )
-        if self.web and self.postprocess != "built_in":
-            fix = f"leave {Parameter('postprocess')} out, or export twice"
-            raise UserError(
-                f"the page does not run {self.postprocess}", where=Parameter("web"), fix=fix
-            )
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
             fix = f"leave {Parameter('any_size')} out; a TFLite model takes one size"
             raise UserError(

@@ -76,7 +76,7 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         *("export", trained, "--format", "tflite", "--input-type", "image_bytes"),
         *("--input-name", "photo", "--image-size", "48,80", "--batch-size", "0"),
         *("--max-detections", "7", "--no-image-info", "--float-count", "--quantize", "int8"),
-        *("--web", "--postprocess", "detection_op"),
+        *("--postprocess", "detection_op"),
         *("--signature", "tpu", "--platforms", "cpu,tpu", "--overwrite", "--output", "there"),
         *("--any-size", "--images", "a.jpg", "b.jpg"),
     ).ended()
@@ -97,7 +97,6 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         "float_count": True,
         "float_classes": False,
         "quantize": "int8",
-        "web": True,
         "postprocess": "detection_op",
         "signature": "tpu",
         "platforms": ("cpu", "tpu"),

@@ -121,6 +121,13 @@ def test_an_export_of_the_version_without_checksums_is_read(folder, loaded):
     assert {state for _, state in Manifest.read(folder).checksums.states()} == {"unknown"}
 
 
+def test_the_setting_of_a_former_version_is_passed_over(folder):
+    wanted = Manifest.read(folder).settings
+    stored = json.loads((folder / MANIFEST).read_text())["settings"]
+    reseal(folder, MANIFEST, settings=stored | {"web": True})
+    assert Manifest.read(folder).settings == wanted
+
+
 def test_a_file_without_a_checksum_beside_others_is_refused(folder, loaded, tmp_path):
     hidden = (folder / "saved_model").rename(tmp_path / "hidden")
     reseal(folder, MANIFEST)

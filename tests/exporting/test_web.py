@@ -1,31 +1,33 @@
-"""The page that runs a TFLite export in the browser: its files, and its results in Chromium."""
+"""The page of docs/browser, which runs a TFLite export: its files, and its results in Chromium."""
 
 import base64
 import dataclasses
 import hashlib
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import threading
+import zipfile
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
 from stillbox.api import load, load_model
-from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.values import section_to_plain
+from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.export import export_model
-from stillbox.exporting.program import ExportProgram
-from stillbox.exporting.settings import FORMATS, ExportSettings
+from stillbox.exporting.manifest import EXPERIMENT, Manifest
+from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.tflite.format import class_labels
-from stillbox.exporting.tflite.web import INTEGRITY, VERSION, write_page
 from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.resize import resized_size
 from stillbox.predicting.images import read_image
@@ -35,6 +37,8 @@ from tests.serving.browser import chromium, needs_chromium
 from tests.small import EVERY_DETECTION, needs_shared
 
 HOSTILE = "<img src=x onerror=document.title='run'><script>document.title='run'</script>"
+PROGRAM = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs/browser/page.py"))
+VERSION, INTEGRITY, write_page = (PROGRAM[name] for name in ("VERSION", "INTEGRITY", "write_page"))
 PACKAGE = f"@litertjs/core@{VERSION}"
 
 
@@ -49,20 +53,35 @@ def hostile(model):
     return dataclasses.replace(model, label_map=LabelMap.from_text(items), experiment=experiment)
 
 
+def export_without_program(model, folder, **settings):
+    """Writes what the page reads of an export."""
+    resizer = model.experiment.model.resizer
+    (folder / EXPERIMENT).write_text(to_yaml(model.experiment), encoding="utf-8")
+    with zipfile.ZipFile(folder / "model.tflite", "w") as archive:
+        archive.writestr("label_ids.txt", "\n".join(map(str, model.slots().ids)))
+        archive.writestr("labels.txt", "\n".join(class_labels(model)))
+    Manifest(
+        settings=ExportSettings(format="tflite", **settings).with_sizes(resizer),
+        files={},
+        input_size=resizer.input_size,
+        resizer=section_to_plain(resizer),
+        source="owls",
+    ).write(folder)
+
+
 @pytest.fixture
 def folder(hostile, tmp_path):
-    """The page alone."""
-    settings = ExportSettings(format="tflite", web=True)
-    settings = settings.with_sizes(hostile.experiment.model.resizer)
-    write_page(ExportProgram(hostile, settings), class_labels(hostile), tmp_path)
-    return tmp_path
+    """The page, with a model that cannot run."""
+    export_without_program(hostile, tmp_path)
+    write_page(tmp_path, tmp_path / "site")
+    return tmp_path / "site"
 
 
 def texts(folder):
     return {
         str(path.relative_to(folder)): path.read_text(encoding="utf-8")
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.suffix != ".tflite"
     }
 
 
@@ -105,10 +124,11 @@ def test_the_only_other_host_is_the_cdn_with_a_version_and_checksums(folder):
     assert f"'sha256-{digest}'" in found["index.html"]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS if form != "tflite"])
-def test_other_formats_have_no_page(form):
-    with pytest.raises(UserError, match=f"{form} artefacts do not run in a browser"):
-        ExportSettings(format=form, web=True).checked()
+def test_a_model_of_a_custom_operation_has_no_page(hostile, tmp_path):
+    export_without_program(hostile, tmp_path, postprocess="detection_op")
+    with pytest.raises(SystemExit, match="built-in operations"):
+        write_page(tmp_path, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
 
 
 class Files(SimpleHTTPRequestHandler):
@@ -236,10 +256,11 @@ def test_the_page_detects_the_same_as_the_export(
         files = [resized_file(file, size, tmp_path) for file in files]
     changes = {"model.resizer": resizer} if resizer else {}
     model = dataclasses.replace(hostile, experiment=changed(hostile.experiment, changes))
-    settings = ExportSettings(format="tflite", web=True, max_detections=20, **settings)
+    settings = ExportSettings(format="tflite", max_detections=20, **settings)
     images = [read_image(file)[0] for file in files]
     exported = export_model(model, tmp_path / "out", settings, images)
-    found = shown(window, exported.folder, packages, files)
+    write_page(exported.folder, tmp_path / "site")
+    found = shown(window, tmp_path / "site", packages, files)
     artefact = load(exported.folder)
     for file in files:
         wanted = list(artefact.predict(file, **EVERY_DETECTION))
@@ -253,7 +274,6 @@ def test_the_page_detects_the_same_as_the_export(
 
 @marked()
 def test_without_the_library_and_the_cdn_the_page_shows_a_remedy(window, folder):
-    (folder / "model.tflite").write_bytes(b"")
     with served(folder) as address:
         window.open(address)
         assert f"npm install --prefix FOLDER {PACKAGE}" in note(window)
@@ -261,7 +281,6 @@ def test_without_the_library_and_the_cdn_the_page_shows_a_remedy(window, folder)
 
 @marked()
 def test_a_library_of_other_content_is_refused(window, folder, packages):
-    (folder / "model.tflite").write_bytes(b"")
     shutil.copytree(packages, folder / "node_modules")
     module = folder / "node_modules/@litertjs/core/dist/index.js"
     module.write_text("document.title = 'run'; export {};")
@@ -355,11 +374,12 @@ def test_photographs_have_the_boxes_of_the_checkpoint(window, packages, tmp_path
     pytest.importorskip("litert_converter")
     source = {name: SSD[name] for name in ("weights", "overrides")}
     model = load_model(SSD["config"], **source)
-    settings = ExportSettings(format="tflite", web=True, quantize=quantize)
+    settings = ExportSettings(format="tflite", quantize=quantize)
     images = [read_image(file)[0] for file in CALIBRATED_ON]
     exported = export_model(model, tmp_path / "out", settings, images)
     files = sorted((PHOTOGRAPHS / "val2017").iterdir())
-    found = shown(window, exported.folder, packages, files)
+    write_page(exported.folder, tmp_path / "site")
+    found = shown(window, tmp_path / "site", packages, files)
     wanted = load(SSD["config"], **source) if quantize == "none" else load(exported.folder)
     for file in files:
         assert_equal(found[file.name], list(wanted.predict(file, **EVERY_DETECTION)))

@@ -29,7 +29,6 @@ from stillbox.exporting.tflite.quantization import (
     shrink,
     tensor_ranges,
 )
-from stillbox.exporting.tflite.web import write_page
 from stillbox.extras import import_extra
 from stillbox.inputs.resize import misfit
 from stillbox.references import Parameter
@@ -60,11 +59,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     content = metadata.describe(content, program.settings, description)
     (folder / FILE).write_bytes(content)
     ending = f"ends in {detection_op.NAME}" if op else "built-in operations only"
-    files = {FILE: f"{ending}, with labels and metadata for MediaPipe"}
-    if program.settings.web:
-        files |= write_page(program, class_labels(program.model), folder)
     return Written(
-        files=files,
+        files={FILE: f"{ending}, with labels and metadata for MediaPipe"},
         needs={"LiteRT or TensorFlow Lite": f">={metadata.least_runtime(content)}"},
         written_with={"jax": jax.__version__, "litert-converter": converter_version()},
     )

@@ -1,23 +1,29 @@
-"""A static page that runs an exported `model.tflite` in the browser, with LiteRT.js.
+"""Writes a static page that runs an exported `model.tflite` in the browser, with LiteRT.js.
 
-Any file server works; browsers run no modules from `file://`. The page loads LiteRT.js
-(https://www.npmjs.com/package/@litertjs/core, Apache-2.0) from `node_modules` in the folder, or
-from a CDN where there is none. MediaPipe's `@mediapipe/tasks-vision` is not used: it reports its
-use to Google, and resizes images in its own way, which changes boxes and scores.
+`python docs/browser/page.py EXPORT SITE` writes the folder SITE for the folder that
+`stillbox export --format tflite` wrote. Any file server works; browsers run no modules from
+`file://`. The page loads LiteRT.js (https://www.npmjs.com/package/@litertjs/core, Apache-2.0) from
+`node_modules` in the folder, or from a CDN where there is none. MediaPipe's
+`@mediapipe/tasks-vision` is not used: it reports its use to Google, and resizes images in its own
+way, which changes boxes and scores.
 """
 
+import argparse
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from stillbox.experiment.schema import Experiment
 from stillbox.experiment.values import section_to_plain
-from stillbox.exporting.program import ExportProgram
+from stillbox.exporting.backend import read_experiment
+from stillbox.exporting.manifest import Manifest
 from stillbox.predicting.web_page import page_files, render_index
 
-INDEX, PAGE = "index.html", "page"
-_FOLDER = Path(__file__).with_name("web_page")
+MODEL, PAGE = "model.tflite", "page"
 
 VERSION = "2.5.3"
 """Of the packages `@litertjs/core` and `@litertjs/wasm-utils`."""
@@ -56,35 +62,45 @@ _NOTE = """<p id="runtime" class="hint" role="status">This page needs a web serv
 """
 
 
-def write_page(program: ExportProgram, labels: Sequence[str], folder: Path) -> dict[str, str]:
-    """Writes the page beside `model.tflite`, and returns descriptions of what was written.
+def write_page(export: Path, site: Path) -> None:
+    """Writes the page and a copy of `model.tflite` into the new folder `site`."""
+    manifest, experiment = Manifest.read(export), read_experiment(export)
+    if manifest.settings.format != "tflite" or manifest.settings.postprocess != "built_in":
+        raise SystemExit(f"{export}: the page runs TFLite models of built-in operations alone")
+    (site / PAGE).mkdir(parents=True)
+    for name, content in page_files(Path(__file__).parent).items():
+        (site / PAGE / name).write_bytes(content)
+    (site / PAGE / "model.json").write_text(
+        json.dumps(_settings(manifest, experiment, _classes(export)), ensure_ascii=False, indent=1),
+        encoding="utf-8",
+    )
+    index = render_index({"name": experiment.name}, {"head": _head(), "note": _NOTE})
+    (site / "index.html").write_text(index, encoding="utf-8")
+    shutil.copyfile(export / MODEL, site / MODEL)
 
-    Labels are the names of all class indices.
-    """
-    settings = json.dumps(_settings(program, labels), ensure_ascii=False, indent=1)
-    index = render_index({"name": program.model.experiment.name}, {"head": _head(), "note": _NOTE})
-    (folder / INDEX).write_text(index, encoding="utf-8")
-    (folder / PAGE).mkdir()
-    for name, content in page_files(_FOLDER).items():
-        (folder / PAGE / name).write_bytes(content)
-    (folder / PAGE / "model.json").write_text(settings, encoding="utf-8")
-    return {
-        INDEX: "runs the model in a browser, from any server: python3 -m http.server",
-        PAGE: f"its scripts; `npm install @litertjs/core@{VERSION}` in the folder for use offline",
-    }
+
+def _classes(export: Path) -> list[dict[str, object]]:
+    """Returns id and name of every class index, from the archive behind the model."""
+    with zipfile.ZipFile(export / MODEL) as archive:
+        ids, names = (
+            archive.read(name).decode().splitlines() for name in ("label_ids.txt", "labels.txt")
+        )
+    return [{"id": int(number), "name": name} for number, name in zip(ids, names, strict=True)]
 
 
-def _settings(program: ExportProgram, labels: Sequence[str]) -> dict[str, object]:
+def _settings(
+    manifest: Manifest, experiment: Experiment, classes: list[dict[str, object]]
+) -> dict[str, object]:
     """Returns the content of `model.json`."""
-    resizer, settings = program.description.resizer, program.settings
-    size = settings.image_size or program.input_size
-    if size == program.input_size:
+    settings, resizer = manifest.settings, experiment.model.resizer
+    size = settings.image_size or manifest.input_size
+    if size == manifest.input_size:
         plain = section_to_plain(resizer) | {"align_corners": resizer.align_corners}
     else:  # the model itself resizes as in training
         plain = {"kind": "fixed_shape", "height": size[0], "width": size[1]}
         plain["method"] = "opencv_area"
     raw = settings.input_type == "raw_image_tensor"
-    pixels = program.normalization if raw else None
+    pixels = experiment.model.normalization if raw else None
     return {
         "library": {
             "version": VERSION,
@@ -101,10 +117,7 @@ def _settings(program: ExportProgram, labels: Sequence[str]) -> dict[str, object
             "std": list(pixels.std) if pixels else [1, 1, 1],
             "resizer": plain,
         },
-        "classes": [
-            {"id": class_id, "name": name}
-            for class_id, name in zip(program.model.slots().ids, labels, strict=True)
-        ],
+        "classes": classes,
     }
 
 
@@ -129,3 +142,11 @@ def _head() -> str:
     )
     digest = base64.b64encode(hashlib.sha256(imports.encode()).digest()).decode()
     return _HEAD.format(cdn=CDN, digest=digest, imports=imports)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("export", type=Path, metavar="EXPORT")
+    parser.add_argument("site", type=Path, metavar="SITE", help="a new folder")
+    arguments = parser.parse_args()
+    write_page(arguments.export, arguments.site)
