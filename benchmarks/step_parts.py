@@ -223,7 +223,7 @@ def _only_convolutions() -> Iterator[None]:
 
     def finish(layer: ConvLayer, product: jax.Array, **_: object) -> jax.Array:
         # What has a bias is float32 from here on.
-        return product.astype(jnp.float32) if hasattr(layer, "bias") else product
+        return product.astype(jnp.float32) if layer.bias is not None else product
 
     def same(_: NormLayer, x: jax.Array, *__: object, **___: object) -> jax.Array:
         return x

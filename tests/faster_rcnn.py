@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.boxes.structures import Batch, Detections
+from stillbox.models.paths import variables_of
 from tests.helpers import read_json
-from tests.reference import legacy_bilinear, variables, waves
+from tests.reference import legacy_bilinear, waves
 from tests.small import SHARED
 
 GOLDENS = SHARED / "goldens" / "detection_zoo"
@@ -79,7 +80,7 @@ def _variable(layer: str, variable: str) -> str:
 
 def load_weights(detector, names) -> None:
     """Gives every variable of a detector the value that its name has."""
-    for path, variable in variables(detector).items():
+    for path, variable in variables_of(detector).items():
         variable[...] = jnp.asarray(weight(names[path], variable.shape), jnp.float32)
 
 

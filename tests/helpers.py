@@ -5,15 +5,18 @@ import re
 import socket
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from stillbox.cli.verbs import LEGACY, meant
 from stillbox.errors import UserError
 from stillbox.models.parts import BuildOptions
+from stillbox.models.paths import named_modules
 
 
 def refusal(call, *arguments, **options):
@@ -91,3 +94,8 @@ def build_options(*, dtype=jnp.float32, freeze_norm=False, **more):
 def is_absent(verb):
     """Says whether a verb is in stillbox-legacy, and that is not installed."""
     return verb.removesuffix(".py") in LEGACY and not meant(verb)
+
+
+def parts_of(module: nnx.Module) -> dict[str, Any]:
+    """Returns the modules inside a module by path."""
+    return {".".join(path): part for path, part in named_modules(module)}

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import reference_names
@@ -15,6 +14,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve
 from stillbox.models.one_stage.detector import OneStageDetector
+from stillbox.models.paths import variables_of
 from tests.helpers import read_json
 
 SSD, PPN = "ssd_mobilenet_v1_300x300", "ssd_mobilenet_v1_ppn_300x300"
@@ -74,21 +74,15 @@ def golden(recipe: str) -> Any:
     return read_json(file)
 
 
-def variables(detector: OneStageDetector) -> dict[str, nnx.Variable]:
-    """All parameters and moving statistics by dotted path."""
-    state = nnx.to_flat_state(nnx.state(detector))
-    return {".".join(str(key) for key in path): variable for path, variable in state}
-
-
 def names(detector: OneStageDetector, described: schema.OneStage) -> dict[str, str]:
     """TF1 name of every variable by our path."""
-    return reference_names(described, variables(detector))
+    return reference_names(described, variables_of(detector))
 
 
 def load_deterministic_weights(detector: OneStageDetector, described: schema.OneStage) -> None:
     """Gives every variable the value that the goldens derive from its TF1 name."""
     tf1 = names(detector, described)
-    for path, variable in variables(detector).items():
+    for path, variable in variables_of(detector).items():
         variable[...] = jnp.asarray(deterministic_weight(tf1[path], variable.shape), jnp.float32)
 
 

@@ -24,6 +24,7 @@ from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.layers.quantization import RANGE_ENDS
+from stillbox.models.paths import variables_of
 from stillbox.printing import count_text
 from stillbox.references import Setting
 from stillbox.textformat.name_patterns import found_in
@@ -84,8 +85,8 @@ def import_weights(
         UserError: as `read_weights`; the detector is then unchanged.
     """
     variables = {
-        ".".join(map(str, path)): variable
-        for path, variable in nnx.iter_graph(detector)
+        path: variable
+        for path, variable in variables_of(detector).items()
         if isinstance(variable, nnx.Param | nnx.BatchStat)
     }
     report, arrays = read_weights(variables, model, path, options)

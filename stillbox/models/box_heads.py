@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.inception import InceptionBlock
-from stillbox.models.backbones.inception_resnet import MixedBlock, ResidualBlock
+from stillbox.models.backbones.inception import V2_BLOCKS, InceptionBlock, width_of
+from stillbox.models.backbones.inception_resnet import BLOCK_8, MIXED_7A, ResidualBlock
 from stillbox.models.backbones.resnet_v1 import ResNetBlock
 from stillbox.models.layers import Conv2d, Dense, build_norm
-from stillbox.models.parts import BuildOptions, FeatureMap, Part, widened
+from stillbox.models.parts import BuildOptions, FeatureMap, Part
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -30,15 +31,16 @@ class FullyConnectedBoxHead(Part):
         self, config: schema.FullyConnectedHead, channels: int, size: int, options: BuildOptions
     ) -> None:
         conv = config.conv.without_norm(config.conv.activation)
-        inputs, last = channels * size**2, len(config.widths)
+        inputs, dense = channels * size**2, {}
         for number, width in enumerate(config.widths, start=1):
-            layer = Dense(inputs, width, conv, **options.layer_arguments())
-            setattr(self, f"dense_{number}", layer)
-            if config.conv.normalizes and number < last:
-                norm = build_norm(width, config.conv, frozen=options.freeze_norm)
-                setattr(self, f"norm_{number}", norm)
+            dense[number] = Dense(inputs, width, conv, **options.layer_arguments())
             inputs = width
-        self.layers, self.channels = last, inputs
+        norms = {
+            number: build_norm(width, config.conv, frozen=options.freeze_norm)
+            for number, width in enumerate(config.widths[:-1], start=1)
+        }
+        self.dense, self.norms = Named("dense_{}", dense), Named("norm_{}", norms)
+        self.channels = inputs
 
     @rematerialized
     def __call__(
@@ -46,9 +48,8 @@ class FullyConnectedBoxHead(Part):
     ) -> jax.Array:
         """Maps crops `[N, S, S, C]` to `[N, D]`, D being the last of the widths."""
         x = crops.reshape(crops.shape[0], -1)
-        for number in range(1, self.layers + 1):
-            x = getattr(self, f"dense_{number}")(x, train=train)
-            norm = getattr(self, f"norm_{number}", None)
+        for number, layer in self.dense.items():
+            x, norm = layer(x, train=train), self.norms.get(number)
             if norm is not None:
                 x = norm(x[:, None, None], "none", train=train)[:, 0, 0]
         return x
@@ -64,11 +65,11 @@ class InceptionV2BlockBoxHead(Part):
     def __init__(
         self, config: schema.InceptionV2BlockHead, channels: int, size: int, options: BuildOptions
     ) -> None:
+        blocks = {}
         for name in _BLOCKS:
-            block = InceptionBlock(name, config, channels, options)
-            setattr(self, name, block)
-            channels = block.channels
-        self.channels = channels
+            blocks[name] = InceptionBlock(V2_BLOCKS[name], config, channels, options)
+            channels = blocks[name].channels
+        self.blocks, self.channels = Named("{}", blocks), channels
 
     def __call__(
         self, crops: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
@@ -79,8 +80,8 @@ class InceptionV2BlockBoxHead(Part):
     def features(self, crops: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps crops `[N, S, S, C]` to maps `[N, ceil(S / 2), ceil(S / 2), D]`."""
         x = crops
-        for name in _BLOCKS:
-            x = getattr(self, name)(x, train=train)
+        for block in self.blocks.values():
+            x = block(x, train=train)
         return x
 
 
@@ -127,15 +128,16 @@ class InceptionResNetV2BlockBoxHead(Part):
         size: int,
         options: BuildOptions,
     ) -> None:
-        self.mixed_7a = MixedBlock(
-            "mixed_7a", config, channels, options, stride=2, padding=config.padding
+        self.mixed_7a = InceptionBlock(
+            MIXED_7A, config, channels, options, stride=2, padding=config.padding
         )
         channels = self.mixed_7a.channels
-        self.blocks = tuple(f"block8_{number}" for number in range(1, _LAST_BLOCK + 1))
-        for name in self.blocks:
-            last = name == self.blocks[-1]
-            setattr(self, name, ResidualBlock(name, config, channels, options, last=last))
-        self.channels = widened(_LAST_DEPTH, config.depth_multiplier, config.min_depth)
+        blocks = {
+            number: ResidualBlock(BLOCK_8, config, channels, options, last=number == _LAST_BLOCK)
+            for number in range(1, _LAST_BLOCK + 1)
+        }
+        self.blocks = Named("block8_{}", blocks)
+        self.channels = width_of(_LAST_DEPTH, config)
         self.conv_7b = Conv2d(
             channels, self.channels, 1, 1, config.conv, **options.layer_arguments()
         )
@@ -152,6 +154,6 @@ class InceptionResNetV2BlockBoxHead(Part):
         s is half of S, rounded up; without padding half of S - 1, rounded down.
         """
         x = self.mixed_7a(crops, train=train)
-        for name in self.blocks:
-            x = getattr(self, name)(x, train=train)
+        for block in self.blocks.values():
+            x = block(x, train=train)
         return self.conv_7b(x, train=train)

@@ -21,7 +21,7 @@ from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
 from stillbox.models.parts import BuildOptions
 from stillbox.models.two_stage import detector as _two_stage  # noqa: F401 - registers it
-from stillbox.models.variables import Shapes, bind_detector, split_detector
+from stillbox.models.variables import Shapes, Structure, bind_detector, split_detector
 
 
 def build_detector(
@@ -59,7 +59,7 @@ _MOST_ARRAYS = 1600
 class AbstractDetector(NamedTuple):
     """Static part and shapes of a detector."""
 
-    graph: nnx.GraphDef[Detector]
+    graph: Structure[Detector]
     """Static part, equal to that of the same detector with arrays."""
     params: Shapes
     """Shapes of the parameters by path."""

@@ -22,8 +22,10 @@ from jaxtyping import Bool, Float, Float32, Int, Real
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.models.layers.conv import ConvLayer, share_prepared_kernels
+from stillbox.models.layers.hyperparams import Penalized
 from stillbox.models.layers.lowering.winograd import PreparedKernels
-from stillbox.models.variables import Arrays, bind_detector
+from stillbox.models.paths import named_modules
+from stillbox.models.variables import Arrays, Structure, bind_detector
 
 Images = Real[Array, "B H W 3"]
 
@@ -163,16 +165,16 @@ class Detector(nnx.Module):
     @jax.named_scope("penalty")
     def regularization(self) -> Float32[Array, ""]:
         """Returns the sum of the penalties of all layers."""
-        modules = (module for _, module in nnx.iter_modules(self))
-        penalties = [module.penalty() for module in modules if hasattr(module, "penalty")]
+        modules = (module for _, module in named_modules(self))
+        penalties = [layer.penalty() for layer in modules if isinstance(layer, Penalized)]
         return jnp.sum(jnp.stack(penalties)) if penalties else jnp.zeros(())
 
 
 def name_layers(detector: Detector) -> None:
     """Sets the scope of every layer to its path inside its part."""
-    for path, module in nnx.iter_modules(detector):
+    for path, module in named_modules(detector):
         if isinstance(module, ConvLayer):
-            module.scope = "/".join(map(str, path[1:])) or module.scope
+            module.scope = "/".join(path[1:]) or module.scope
 
 
 @runtime_checkable
@@ -198,13 +200,13 @@ class DetectFunction(Protocol):
         """
 
 
-def detect_function(graph: nnx.GraphDef[Detector]) -> DetectFunction:
+def detect_function(structure: Structure[Detector]) -> DetectFunction:
     """Returns the `DetectFunction` of a detector, not yet compiled.
 
     The arrays are arguments and not constants: evaluation during training compiles once.
 
     Args:
-        graph: static part of the detector, from `split_detector`.
+        structure: static part of the detector, from `split_detector`.
     """
 
     def detect(
@@ -214,7 +216,7 @@ def detect_function(graph: nnx.GraphDef[Detector]) -> DetectFunction:
         true_sizes: Int[Array, "B 2"],
         kernels: PreparedKernels | None = None,
     ) -> Detections:
-        detector = bind_detector(graph, params, stats)
+        detector = bind_detector(structure, params, stats)
         if kernels is not None:
             share_prepared_kernels(detector, kernels)
         found = detector.detect(images, true_sizes)

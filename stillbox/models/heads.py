@@ -24,17 +24,17 @@ from stillbox.models.detector import (
     joined_predictions,
 )
 from stillbox.models.layers import (
-    AnyNorm,
     Conv2d,
     DepthwiseConv2d,
     SeparableConv2d,
     build_norm,
 )
 from stillbox.models.layers.conv import ConvLayer
-from stillbox.models.layers.hyperparams import GLOROT_UNIFORM, filled
+from stillbox.models.layers.hyperparams import GLOROT_UNIFORM
 from stillbox.models.layers.norm import GroupNormLayer
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -48,28 +48,27 @@ class MapHead(Part):
     def __init__(
         self,
         config: schema.ConvolutionalHead,
-        maps: tuple[int],
+        channels: tuple[int],
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        (inputs,), (anchors,), layers = maps, outputs.anchors, options.layer_arguments()
+        (inputs,), (anchors,), layers = channels, outputs.anchors, options.layer_arguments()
         depth = max(min(inputs, config.max_depth), config.min_depth)
         # With both bounds at 0 the original ignores `layers_before`.
-        self.layers_before = config.layers_before if depth > 0 else 0
-        for index in range(self.layers_before):
-            layer = Conv2d(inputs, depth, 1, 1, config.conv, **layers)
-            setattr(self, f"before_{index}", layer)
+        before = {}
+        for index in range(config.layers_before if depth > 0 else 0):
+            before[index] = Conv2d(inputs, depth, 1, 1, config.conv, **layers)
             inputs = depth
+        self.before = Named("before_{}", before)
         plain = config.conv.without_norm()
         size = config.kernel_size
-        self.depthwise = config.depthwise
-        if config.depthwise:
-            self.box_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
-            self.class_depthwise = DepthwiseConv2d(inputs, size, 1, config.conv, **layers)
-            size = 1
+        depthwise = partial(DepthwiseConv2d, inputs, size, 1, config.conv, **layers)
+        self.box_depthwise = depthwise() if config.depthwise else None
+        self.class_depthwise = depthwise() if config.depthwise else None
+        size = 1 if config.depthwise else size
         self.box = Conv2d(inputs, anchors * outputs.code_size, size, 1, plain, **layers)
         self.class_ = Conv2d(inputs, anchors * outputs.class_channels, size, 1, plain, **layers)
-        self.class_.bias[...] = filled(anchors * outputs.class_channels, config.class_bias_init)
+        self.class_.fill_bias(config.class_bias_init)
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
@@ -79,13 +78,13 @@ class MapHead(Part):
     ) -> Predictions:
         """Maps `[B, H, W, C]` to deltas `[B, HWA, S]` and logits `[B, HWA, C]`, both float32."""
         (x,) = maps
-        for index in range(self.layers_before):
-            x = getattr(self, f"before_{index}")(x, train=train)
+        for layer in self.before.values():
+            x = layer(x, train=train)
         # Dropout precedes the class convolution only.
         box_input = class_input = x
         if train and self.keep is not None:
             class_input = dropout(x, self.keep, dropout_key)
-        if self.depthwise:
+        if self.box_depthwise is not None and self.class_depthwise is not None:
             box_input = self.box_depthwise(box_input, train=train)
             class_input = self.class_depthwise(class_input, train=train)
         boxes = self.box(box_input, train=train)
@@ -97,11 +96,14 @@ class MapHead(Part):
 
 
 @implements(schema.WeightSharedHead)
+@implements(schema.GflHead)
+@implements(schema.AtssHead)
 class WeightSharedPredictor(Part):
     """`box_tower` and `class_tower`, or one `tower`, then the convolutions `box` and `class_`.
 
     If feature maps differ in their channels, `projection_{k}` converts map k to the channels that
-    most of them have.
+    most of them have. Heads of GFL and ATSS multiply the codes of boxes by `scale_{k}` on map k.
+    The latter have the convolution `centerness` after the tower of the boxes.
 
     Raises:
         UserError: feature maps differ in their anchors.
@@ -114,24 +116,31 @@ class WeightSharedPredictor(Part):
         outputs: Outputs,
         options: BuildOptions,
     ) -> None:
-        anchors = common_anchors(outputs)
+        anchors, maps = common_anchors(outputs), len(inputs)
         common = Counter(inputs).most_common(1)[0][0]
-        if len(set(inputs)) > 1:
-            for index, channels in enumerate(inputs):
-                layer = SharedLayer(config, channels, common, 1, options, maps=1, activation="none")
-                setattr(self, f"projection_{index}", layer)
-        if config.share_tower:
-            self.tower = Tower(config, common, len(inputs), options)
-        else:
-            self.box_tower = Tower(config, common, len(inputs), options)
-            self.class_tower = Tower(config, common, len(inputs), options)
-        depth = self.box_inputs = config.depth if config.layers_before else common
-        plain = _predictor_hyperparams(config)
-        convolution = SeparableConv2d if config.depthwise else Conv2d
-        size, layers = config.kernel_size, options.layer_arguments() | {"num_uses": len(inputs)}
-        self.box = convolution(depth, anchors * outputs.code_size, size, 1, plain, **layers)
-        self.class_ = convolution(depth, anchors * outputs.class_channels, size, 1, plain, **layers)
-        self.class_.bias[...] = filled(anchors * outputs.class_channels, config.class_bias_init)
+        projection = partial(
+            SharedLayer, config, channels=common, size=1, options=options, maps=1, activation="none"
+        )
+        projected = inputs if len(set(inputs)) > 1 else ()
+        projections = {index: projection(channels) for index, channels in enumerate(projected)}
+        self.projections = Named("projection_{}", projections)
+        tower = partial(Tower, config, common, maps, options)
+        self.tower = tower() if config.share_tower else None
+        self.box_tower = None if config.share_tower else tower()
+        self.class_tower = None if config.share_tower else tower()
+        last = partial(
+            SeparableConv2d if config.depthwise else Conv2d,
+            config.depth if config.layers_before else common,
+            size=config.kernel_size,
+            stride=1,
+            hyperparams=_predictor_hyperparams(config),
+            **options.layer_arguments() | {"num_uses": maps},
+        )
+        self.box = last(channels=anchors * outputs.code_size)
+        self.class_ = last(channels=anchors * outputs.class_channels)
+        self.class_.fill_bias(config.class_bias_init)
+        self.scales = level_scales(maps) if isinstance(config, schema.GflHead) else None
+        self.centerness = last(channels=anchors) if isinstance(config, schema.AtssHead) else None
         self.keep = config.dropout_keep_probability if config.dropout else None
         self.class_channels, self.code_size = outputs.class_channels, outputs.code_size
 
@@ -150,36 +159,37 @@ class WeightSharedPredictor(Part):
         self, x: FeatureMap, index: int, *, train: bool, dropout_key: jax.Array | None
     ) -> AnyPredictions:
         """Predicts for the anchors of feature map `index`."""
-        if hasattr(self, f"projection_{index}"):
-            x = getattr(self, f"projection_{index}")(x, 0, train=train)
+        if self.projections:
+            x = self.projections[index](x, 0, train=train)
         box_input, class_input = self._apply_towers(x, index, train=train)
         if train and self.keep is not None:
             class_input = dropout(class_input, self.keep, fold_key(dropout_key, index))
-        return self._predictions(box_input, class_input, index, train=train)
-
-    def _predictions(
-        self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
-    ) -> AnyPredictions:
-        """Predicts from the ends of both towers."""
-        boxes = self.box(box_input, train=train, use=index, factor=self._box_factor(index))
+        factor = None if self.scales is None else self.scales[index][...]
+        boxes = self.box(box_input, train=train, use=index, factor=factor)
         logits = self.class_(class_input, train=train, use=index)
         batch = boxes.shape[0]
-        return Predictions(
-            boxes.reshape(batch, -1, self.code_size), logits.reshape(batch, -1, self.class_channels)
-        )
-
-    def _box_factor(self, index: int) -> jax.Array | None:
-        """Returns the factor of the box convolution for feature map `index`; None: 1."""
-        return None
+        boxes = boxes.reshape(batch, -1, self.code_size)
+        logits = logits.reshape(batch, -1, self.class_channels)
+        if self.centerness is None:
+            return Predictions(boxes, logits)
+        quality = self.centerness(box_input, train=train, use=index)
+        return RatedPredictions(boxes, logits, quality.reshape(batch, -1))
 
     def _apply_towers(
         self, x: FeatureMap, index: int, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the inputs of the box and the class convolution for feature map `index`."""
-        if hasattr(self, "tower"):
+        if self.tower is not None:
             shared = self.tower(x, index, train=train)
             return shared, shared
+        assert self.box_tower is not None and self.class_tower is not None
         return self.box_tower(x, index, train=train), self.class_tower(x, index, train=train)
+
+
+def level_scales(maps: int) -> Named[int, nnx.Param]:
+    """Returns the factors `scale_{k}` of feature maps, which begin as 1."""
+    ones = {index: nnx.Param(jnp.ones((), jnp.float32)) for index in range(maps)}
+    return Named("scale_{}", ones)
 
 
 @implements(schema.ConvolutionalHead)
@@ -197,9 +207,11 @@ class PerMapPredictor(Part):
         head: Callable[..., Part] = MapHead
         if isinstance(config, schema.PerMapHead):
             head = WeightSharedPredictor
+        heads = {}
         for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
             own = replace(outputs, anchors=(anchors,))
-            setattr(self, f"map_{index}", head(config, (channels,), own, options))
+            heads[index] = head(config, (channels,), own, options)
+        self.heads = Named("map_{}", heads)
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
@@ -208,59 +220,8 @@ class PerMapPredictor(Part):
         parts = []
         for index, features in enumerate(maps):
             key = fold_key(dropout_key, index)
-            parts.append(getattr(self, f"map_{index}")((features,), train=train, dropout_key=key))
+            parts.append(self.heads[index]((features,), train=train, dropout_key=key))
         return joined_predictions(parts)
-
-
-@implements(schema.GflHead)
-class GflPredictor(WeightSharedPredictor):
-    """A `WeightSharedPredictor` whose box codes are multiplied by `scale_{k}` on feature map k."""
-
-    def __init__(
-        self,
-        config: schema.GflHead,
-        inputs: tuple[int, ...],
-        outputs: Outputs,
-        options: BuildOptions,
-    ) -> None:
-        super().__init__(config, inputs, outputs, options)
-        for index in range(len(inputs)):
-            setattr(self, f"scale_{index}", nnx.Param(jnp.ones((), jnp.float32)))
-
-    def _box_factor(self, index: int) -> jax.Array:
-        scale: nnx.Param = getattr(self, f"scale_{index}")
-        return scale[...]
-
-
-@implements(schema.AtssHead)
-class AtssPredictor(GflPredictor):
-    """A `GflPredictor` with the convolution `centerness` after the tower of the boxes."""
-
-    def __init__(
-        self,
-        config: schema.AtssHead,
-        inputs: tuple[int, ...],
-        outputs: Outputs,
-        options: BuildOptions,
-    ) -> None:
-        super().__init__(config, inputs, outputs, options)
-        convolution = SeparableConv2d if config.depthwise else Conv2d
-        self.centerness = convolution(
-            self.box_inputs,
-            common_anchors(outputs),
-            config.kernel_size,
-            1,
-            _predictor_hyperparams(config),
-            **(options.layer_arguments() | {"num_uses": len(inputs)}),
-        )
-
-    def _predictions(
-        self, box_input: FeatureMap, class_input: FeatureMap, index: int, *, train: bool
-    ) -> AnyPredictions:
-        found = super()._predictions(box_input, class_input, index, train=train)
-        logits = self.centerness(box_input, train=train, use=index)
-        quality = logits.reshape(logits.shape[0], -1)
-        return RatedPredictions(found.box_encodings, found.class_logits, quality)
 
 
 def _predictor_hyperparams(config: schema.WeightSharedHead) -> schema.ConvHyperparams:
@@ -278,19 +239,17 @@ class Tower(Part):
     def __init__(
         self, config: schema.WeightSharedHead, inputs: int, maps: int, options: BuildOptions
     ) -> None:
+        depth, size, layers = config.depth, config.kernel_size, {}
         for index in range(config.layers_before):
-            layer = SharedLayer(
-                config, inputs, config.depth, config.kernel_size, options, maps=maps
-            )
-            setattr(self, f"layer_{index}", layer)
-            inputs = config.depth
-        self.layers = tuple(f"layer_{index}" for index in range(config.layers_before))
+            layers[index] = SharedLayer(config, inputs, depth, size, options, maps=maps)
+            inputs = depth
+        self.layers = Named("layer_{}", layers)
 
     @rematerialized
     def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, depth]`."""
-        for name in self.layers:
-            x = getattr(self, name)(x, index, train=train)
+        for layer in self.layers.values():
+            x = layer(x, index, train=train)
         return x
 
 
@@ -331,15 +290,15 @@ class SharedLayer(Part):
         bias = not normalizes or config.conv.force_bias
         layers = options.layer_arguments() | {"bias": bias, "num_uses": maps}
         self.conv = convolution(inputs, channels, size, 1, plain, **layers)
-        shared = config.conv.group_norm is not None
-        self.norms = ("norm",) * maps if shared else tuple(f"norm_{index}" for index in range(maps))
-        for name in dict.fromkeys(self.norms) if normalizes else ():
-            setattr(self, name, build_norm(channels, config.conv, frozen=options.freeze_norm))
+        self.shares_norm = config.conv.group_norm is not None
+        norm = partial(build_norm, channels, config.conv, frozen=options.freeze_norm)
+        norms = {index: norm() for index in range(1 if self.shares_norm else maps)}
+        self.norms = Named("norm" if self.shares_norm else "norm_{}", norms)
         self.dtype = jnp.dtype(options.dtype)
 
     def __call__(self, x: FeatureMap, index: int, *, train: bool) -> FeatureMap:
         """Maps feature map `index`, `[B, H, W, C]`, to `[B, H, W, D]`."""
-        norm: AnyNorm | None = getattr(self, self.norms[index], None)
+        norm = self.norms[0 if self.shares_norm else index]
         if self.conv.roundings is not None:
             # A rule refuses rounding with group norm, which is no part of a kernel.
             assert not isinstance(norm, GroupNormLayer)

@@ -1,8 +1,8 @@
 """Base and shared arguments of backbones, necks and heads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import islice, takewhile
 from typing import Any
 
 import jax
@@ -60,10 +60,9 @@ class BuildOptions:
             arguments["quantization"] = self.quantization
         return arguments
 
-    def add_rounding(self, part: Part, name: str) -> None:
-        """Adds what `rounded` applies to `part`, under `name`, if results are rounded."""
-        if self.quantization is not None:
-            setattr(part, name, FakeQuant(self.quantization))
+    def rounding(self) -> FakeQuant | None:
+        """Returns a rounding of a result that no layer rounds, such as a sum; None: without."""
+        return None if self.quantization is None else FakeQuant(self.quantization)
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,8 @@ def common_channels(inputs: tuple[int, ...], what: str, fix: str) -> int:
     return inputs[0]
 
 
-def rounded(part: Part, name: str, x: jax.Array, *, train: bool) -> jax.Array:
-    """Rounds a result that no layer rounds, such as a sum, if `name` was added to `part`."""
-    rounding: FakeQuant | None = getattr(part, name, None)
+def rounded(rounding: FakeQuant | None, x: jax.Array, *, train: bool) -> jax.Array:
+    """Applies a rounding, if there is one."""
     return x if rounding is None else rounding(x, train=train)
 
 
@@ -132,7 +130,7 @@ def layers_in_use(
     return names[: max(computed, last)], names[:computed]
 
 
-def blocks_of(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yields runs of layers named alike up to their second `_`, such as `block_3_expand`."""
-    runs = groupby(names, key=lambda name: name.split("_")[:2])
-    return (tuple(run) for _, run in runs)
+def divided(names: tuple[str, ...], sizes: Iterable[int]) -> Iterator[tuple[str, ...]]:
+    """Yields successive runs of names, of these sizes, as far as there are names."""
+    left = iter(names)
+    return takewhile(len, (tuple(islice(left, size)) for size in sizes))

@@ -9,16 +9,16 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Float
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
 from stillbox.models.detector import Predictions, joined_predictions
-from stillbox.models.heads import SharedLayer
+from stillbox.models.heads import SharedLayer, level_scales
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs, Part, common_channels
+from stillbox.models.paths import Named
 
 # Attention and offsets begin near their means: mmdet's `init_weights`.
 _SMALL = schema.RandomNormal(stddev=0.001)
@@ -55,10 +55,11 @@ class TaskAlignedPredictor(Part):
         what, fix = "a task_aligned head has one tower", "take a pyramid, such as fpn"
         channels = common_channels(inputs, what, fix)
         maps, depth = len(inputs), config.depth
-        self.layers = tuple(f"layer_{number}" for number in range(config.layers_before))
-        for name in self.layers:
-            setattr(self, name, SharedLayer(config, channels, depth, 3, options, maps=maps))
+        layers = {}
+        for number in range(config.layers_before):
+            layers[number] = SharedLayer(config, channels, depth, 3, options, maps=maps)
             channels = depth
+        self.layers = Named("layer_{}", layers)
         whole, side = depth * config.layers_before, depth // _SIDE_REDUCTION
         self.class_decomposition = TaskDecomposition(config, maps, options)
         self.box_decomposition = TaskDecomposition(config, maps, options)
@@ -72,10 +73,8 @@ class TaskAlignedPredictor(Part):
         self.offset_1 = layer(whole, side, 1, hyperparams=small(active))
         self.offset_2 = layer(side, 2 * _EDGES, 3, hyperparams=small(plain))
         for convolution in (self.class_, self.probability_2):
-            bias = convolution.bias
-            bias[...] = jnp.full(bias.shape, config.class_bias_init, jnp.float32)
-        for index in range(maps):
-            setattr(self, f"scale_{index}", nnx.Param(jnp.ones((), jnp.float32)))
+            convolution.fill_bias(config.class_bias_init)
+        self.scales = level_scales(maps)
 
     def __call__(
         self, maps: tuple[FeatureMap, ...], *, train: bool, dropout_key: jax.Array | None
@@ -89,16 +88,15 @@ class TaskAlignedPredictor(Part):
 
     def _predict(self, x: FeatureMap, index: int, *, train: bool) -> Predictions:
         layers = []
-        for name in self.layers:
-            x = getattr(self, name)(x, index, train=train)
+        for layer in self.layers.values():
+            x = layer(x, index, train=train)
             layers.append(x)
         whole = jnp.concatenate(layers, axis=-1)
         logits = self.class_(self.class_decomposition(whole, index, train=train), train=train)
         other = self.probability_2(self.probability_1(whole, train=train), train=train)
         offsets = self.offset_2(self.offset_1(whole, train=train), train=train)
         raw = self.box(self.box_decomposition(whole, index, train=train), train=train)
-        scale: nnx.Param = getattr(self, f"scale_{index}")
-        distances = _moved_distances(jnp.exp(raw) * scale[...], offsets)
+        distances = _moved_distances(jnp.exp(raw) * self.scales[index][...], offsets)
         batch, channels = x.shape[0], logits.shape[-1]
         return Predictions(
             distances.reshape(batch, -1, _EDGES),

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.array_files import check_finite
@@ -25,7 +24,7 @@ from stillbox.experiment.rules.missing import TEACHER as FIELD
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.detector import Detector, Taught
 from stillbox.models.one_stage.detector import OneStageDetector
-from stillbox.models.variables import Arrays, Shapes, bind_detector
+from stillbox.models.variables import Arrays, Shapes, Structure, bind_detector
 from stillbox.references import Setting
 
 TEACHER = "teacher"
@@ -187,7 +186,7 @@ def _shown(resizer: schema.Resizer) -> str:
 
 
 def teach(
-    graph: nnx.GraphDef[Detector] | None,
+    graph: Structure[Detector] | None,
     arrays: TeacherArrays | None,
     batch: Batch,
     config: schema.Distillation | None,

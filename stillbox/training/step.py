@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol, cast
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
@@ -16,7 +15,7 @@ from stillbox.models.detector import Detector, LossInputs
 from stillbox.models.layers.lowering.primitives import norm_of
 from stillbox.models.parallel import replicated
 from stillbox.models.rematerialization import set_rematerialization
-from stillbox.models.variables import Arrays, bind_detector, read_statistics
+from stillbox.models.variables import Arrays, Structure, bind_detector, read_statistics
 from stillbox.training.distillation import TeacherArrays, teach
 from stillbox.training.optimizer import build_optimizer, build_schedule
 from stillbox.training.state import TrainState, average_parameters, averaged_arrays
@@ -123,12 +122,12 @@ class StepFunction(Protocol):
 
 
 def make_train_step(
-    graph: nnx.GraphDef[Detector],
+    graph: Structure[Detector],
     train: schema.Training,
     trainable: frozenset[str],
     *,
     replicas: int = 1,
-    teacher_graph: nnx.GraphDef[Detector] | None = None,
+    teacher_graph: Structure[Detector] | None = None,
     backbone_layers: Sequence[str] = (),
 ) -> StepFunction:
     """Returns the function `(state, batch) -> (state, metrics)`, not yet compiled.

@@ -20,6 +20,7 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.models.backbones.resnet import ResNetBackbone
 from stillbox.models.build import build_detector
 from stillbox.models.parts import BuildOptions
+from stillbox.models.paths import variables_of
 
 _BACKBONE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 _EXTRA = (512, 256, 256, 128)
@@ -121,8 +122,7 @@ class Holder(nnx.Module):
 
 def shapes_of(module):
     """Shape of every array by path."""
-    state = nnx.to_flat_state(nnx.state(module))
-    return {".".join(map(str, path)): tuple(array.shape) for path, array in state}
+    return {path: tuple(array.shape) for path, array in variables_of(module).items()}
 
 
 def _without_numbers(make):

@@ -20,6 +20,7 @@ from stillbox.checkpoints.name_tables import rules
 from stillbox.checkpoints.names import parts_without_names, reference_names
 from stillbox.experiment import schema
 from stillbox.models.build import abstract_detector, build_detector
+from stillbox.models.paths import variables_of
 from tests.checkpoints.detectors import Holder, random_arrays, ssd, ssd_mobilenet_shapes
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
@@ -223,8 +224,7 @@ def test_what_the_original_does_not_have_gets_no_name():
 
 def _detector_names(model):
     detector = nnx.eval_shape(lambda: build_detector(model))
-    state = nnx.to_flat_state(nnx.state(detector))
-    return reference_names(model, {".".join(map(str, p)): v for p, v in state})
+    return reference_names(model, variables_of(detector))
 
 
 def test_mobilenet_v2_is_named_as_slim_names_it():

@@ -18,6 +18,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.variants import RegisteredConfig, implementation_of, implements
 from stillbox.inputs import resize  # noqa: F401 - registers resizers
 from stillbox.models.build import abstract_detector, build_detector
+from stillbox.models.layers.hyperparams import Penalized
+from stillbox.models.paths import named_modules, variables_of
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training import optimizer  # noqa: F401 - registers optimisers and schedules
 from tests import reference
@@ -138,7 +140,7 @@ def built(request):
 
 def test_every_variable_has_the_name_and_shape_of_the_original(built):
     name, golden, detector = built
-    arrays = reference.variables(detector)
+    arrays = variables_of(detector)
     ours = {
         tf1: list(arrays[path].shape)
         for path, tf1 in reference.names(detector, reference.model(name)).items()
@@ -152,12 +154,12 @@ def test_parameters_are_counted_as_in_the_original(built):
     params = jax.tree.leaves(nnx.state(detector, nnx.Param))
     assert len(params) == golden["n_trainable_vars"]
     assert sum(p.size for p in params) == golden["trainable_params"]
-    assert sum(v.size for v in reference.variables(detector).values()) == golden["global_params"]
+    assert sum(v.size for v in variables_of(detector).values()) == golden["global_params"]
 
 
 def test_as_many_kernels_are_penalized_as_in_the_original(built):
     _, golden, detector = built
-    layers = [m for _, m in nnx.iter_modules(detector) if hasattr(m, "penalty")]
+    layers = [m for _, m in named_modules(detector) if isinstance(m, Penalized)]
     penalized = [layer for layer in layers if layer.regularizer is not None]
     # A separable convolution has two.
     kernels = ("kernel", "depthwise_kernel")

@@ -18,13 +18,14 @@ from stillbox.experiment.run_length import with_steps
 from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import build_detector
 from stillbox.models.detector import LossInputs, Predictions
-from stillbox.models.heads import AtssPredictor, GflPredictor
+from stillbox.models.heads import WeightSharedPredictor
 from stillbox.models.layers.norm import GroupNormLayer
 from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
 from stillbox.models.parts import Outputs
+from stillbox.models.paths import variables_of
 from stillbox.models.postprocessing import best_of_levels
 from stillbox.models.task_aligned_head import mean_logits, resampled
-from tests.helpers import at_once, build_options, refusal
+from tests.helpers import at_once, build_options, parts_of, refusal
 
 GROUPED = schema.ConvHyperparams(activation="relu", group_norm=schema.GroupNorm(groups=2))
 SIDE, STRIDES = 64, (8, 16, 32)
@@ -141,10 +142,10 @@ def build(kind, config, **outputs):
 
 def test_a_factor_of_each_map_multiplies_box_codes_alone():
     config = schema.GflHead(depth=8, layers_before=1, conv=GROUPED)
-    head = build(GflPredictor, config)
+    head = build(WeightSharedPredictor, config)
     maps = tuple(jnp.asarray(np.random.default_rng(0).normal(size=(2, s, s, 6))) for s in (4, 2))
     before = head(maps, train=True, dropout_key=None)
-    head.scale_1[...] = jnp.float32(3.0)
+    variables_of(head)["scale_1"][...] = jnp.float32(3.0)
     after = head(maps, train=True, dropout_key=None)
     assert np.array_equal(before.class_logits, after.class_logits)
     assert np.array_equal(before.box_encodings[:, :16], after.box_encodings[:, :16])
@@ -155,16 +156,15 @@ def test_group_norms_are_shared_by_maps_and_batch_norms_are_not():
     names = {}
     for norm in ({"group_norm": schema.GroupNorm(groups=2)}, {"batch_norm": schema.BatchNorm()}):
         conv = schema.ConvHyperparams(**norm)
-        head = build(GflPredictor, schema.GflHead(depth=8, layers_before=1, conv=conv))
-        params = nnx.to_flat_state(nnx.state(head, nnx.Param))
-        names[next(iter(norm))] = {path[2] for path, _ in params if path[0] == "box_tower"}
-    assert names["group_norm"] == {"conv", "norm"}
-    assert names["batch_norm"] == {"conv", "norm_0", "norm_1"}
+        head = build(WeightSharedPredictor, schema.GflHead(depth=8, layers_before=1, conv=conv))
+        names[next(iter(norm))] = set(parts_of(head.box_tower.layers[0]))
+    assert names["group_norm"] == {"", "conv", "norm"}
+    assert names["batch_norm"] == {"", "conv", "norm_0", "norm_1"}
 
 
 def test_centerness_multiplies_scores():
     config = schema.AtssHead(depth=8, layers_before=1, conv=GROUPED)
-    found = build(AtssPredictor, config)(
+    found = build(WeightSharedPredictor, config)(
         (jnp.ones((2, 4, 4, 6)),) * 2, train=True, dropout_key=None
     )
     assert found.quality_logits.shape == (2, 32)

@@ -12,6 +12,8 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.models.anchors import anchors_per_location, build_anchors
 from stillbox.models.build import build_detector
+from stillbox.models.layers.hyperparams import Penalized
+from stillbox.models.paths import named_modules, variables_of
 from tests import reference
 from tests.models.conftest import CONFIG1
 
@@ -20,7 +22,7 @@ GOLDEN = reference.golden(reference.SSD)
 
 def test_every_variable_has_the_name_and_shape_of_the_original(fresh):
     names = reference.names(fresh, CONFIG1)
-    ours = {names[path]: list(v.shape) for path, v in reference.variables(fresh).items()}
+    ours = {names[path]: list(v.shape) for path, v in variables_of(fresh).items()}
     assert ours == dict(GOLDEN["variables"])
 
 
@@ -28,7 +30,7 @@ def test_config_1_has_6819839_trainable_parameters_in_129_variables(fresh):
     params = jax.tree.leaves(nnx.state(fresh, nnx.Param))
     assert sum(p.size for p in params) == GOLDEN["trainable_params"] == 6_819_839
     assert len(params) == GOLDEN["n_trainable_vars"] == 129
-    everything = reference.variables(fresh).values()
+    everything = variables_of(fresh).values()
     assert sum(v.size for v in everything) == GOLDEN["global_params"]
     assert len(list(everything)) == 199
 
@@ -39,7 +41,7 @@ def test_nothing_but_parameters_and_statistics_is_state(fresh):
 
 
 def test_47_kernels_are_regularized_and_sum_to_the_golden(weighted):
-    layers = [m for _, m in nnx.iter_modules(weighted) if hasattr(m, "penalty")]
+    layers = [m for _, m in named_modules(weighted) if isinstance(m, Penalized)]
     penalized = [layer for layer in layers if layer.regularizer is not None]
     assert len(penalized) == GOLDEN["n_regularization_losses"] == 47
     expected = GOLDEN["eval"]["regularization_loss"]
@@ -121,7 +123,7 @@ def test_training_feature_maps_equal_the_golden(trained):
 def test_training_moves_every_statistic(weighted, trained):
     before = {
         path: np.asarray(v[...])
-        for path, v in reference.variables(weighted).items()
+        for path, v in variables_of(weighted).items()
         if isinstance(v, nnx.BatchStat)
     }
     assert before.keys() == trained[2].keys()
@@ -131,7 +133,7 @@ def test_training_moves_every_statistic(weighted, trained):
 def test_bfloat16_computes_close_with_float32_parameters(weighted, evaluated):
     detector = build_detector(CONFIG1, dtype=jnp.bfloat16)
     reference.load_deterministic_weights(detector, CONFIG1)
-    assert {v.dtype for v in reference.variables(detector).values()} == {jnp.dtype("float32")}
+    assert {v.dtype for v in variables_of(detector).values()} == {jnp.dtype("float32")}
     predictions = jax.jit(lambda images: detector(images, train=False))(reference.images(300))
     assert {p.dtype for p in predictions} == {jnp.dtype("float32")}
     # bfloat16 keeps 8 bits, .4 %; over all layers that stays below 1 % of the deviation.
@@ -171,7 +173,7 @@ def test_the_input_is_padded_to_a_multiple_and_the_anchors_are_not():
 
 
 def test_the_same_seed_gives_the_same_weights():
-    first, again, other = (reference.variables(build_detector(_small(), seed=s)) for s in (1, 1, 2))
+    first, again, other = (variables_of(build_detector(_small(), seed=s)) for s in (1, 1, 2))
     path = "neck.extra_3_1x1.kernel"
     assert np.array_equal(first[path][...], again[path][...])
     assert not np.array_equal(first[path][...], other[path][...])

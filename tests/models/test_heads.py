@@ -19,7 +19,8 @@ from stillbox.models import box_heads  # noqa: F401 - registers them
 from stillbox.models.heads import PerMapPredictor, WeightSharedPredictor
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.parts import Outputs
-from tests.helpers import build_options
+from stillbox.models.paths import variables_of
+from tests.helpers import build_options, parts_of
 
 _CONV = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
 _MAPS = (jnp.ones((2, 2, 3, 6)), jnp.ones((2, 1, 1, 4)))
@@ -44,10 +45,10 @@ def test_every_combination_predicts_for_all_anchors(layers, size, dropout):
     # 2 * 3 locations with 3 anchors and one with 2.
     assert boxes.shape == (2, 20, 4)
     assert logits.shape == (2, 20, 5)
-    assert head.map_0.box.kernel.shape == (size, size, 6, 12)
-    assert head.map_1.class_.kernel.shape == (size, size, 4, 10)
+    assert parts_of(head)["map_0.box"].kernel.shape == (size, size, 6, 12)
+    assert parts_of(head)["map_1.class_"].kernel.shape == (size, size, 4, 10)
     for index in range(3):
-        assert hasattr(head.map_0, f"before_{index}") == (index < layers)
+        assert (f"map_0.before_{index}" in parts_of(head)) == (index < layers)
 
 
 @pytest.mark.parametrize(
@@ -57,23 +58,27 @@ def test_every_combination_predicts_for_all_anchors(layers, size, dropout):
 )
 def test_depth_of_the_layers_before_is_bounded(min_depth, max_depth, depth):
     head = _build(layers_before=1, min_depth=min_depth, max_depth=max_depth)
-    built = getattr(head.map_0, "before_0", None)
+    built = parts_of(head).get("map_0.before_0")
     assert (built and built.kernel.shape[-1]) == depth
 
 
 def test_heads_have_biases_and_neither_norm_nor_activation():
     head = _build(class_bias_init=-4.6)
-    assert not hasattr(head.map_0.box, "norm")
-    np.testing.assert_array_equal(head.map_0.box.bias[...], np.zeros(12))
-    np.testing.assert_allclose(head.map_1.class_.bias[...], np.full(10, -4.6), rtol=1e-6)
-    head.map_0.box.bias[...] = jnp.full(12, -100.0)
+    assert "map_0.box.norm" not in parts_of(head)
+    np.testing.assert_array_equal(parts_of(head)["map_0.box"].bias[...], np.zeros(12))
+    np.testing.assert_allclose(
+        parts_of(head)["map_1.class_"].bias[...], np.full(10, -4.6), rtol=1e-6
+    )
+    parts_of(head)["map_0.box"].bias[...] = jnp.full(12, -100.0)
     boxes, _ = head(_MAPS, train=False, dropout_key=None)
     assert float(boxes[:, :18].max()) < 0
 
 
 def test_outputs_run_over_rows_columns_anchors_codes():
     head = _build()
-    head.map_0.box.kernel[...] = jnp.zeros((1, 1, 6, 12)).at[0, 0, 0].set(jnp.arange(12.0))
+    parts_of(head)["map_0.box"].kernel[...] = (
+        jnp.zeros((1, 1, 6, 12)).at[0, 0, 0].set(jnp.arange(12.0))
+    )
     # Channel 0 of location (y, x) holds 10 y + x + 1 and multiplies the kernel 0..11.
     location = 10 * np.arange(2)[:, None] + np.arange(3) + 1
     features = jnp.zeros((1, 2, 3, 6)).at[0, :, :, 0].set(location)
@@ -95,7 +100,7 @@ def test_dropout_touches_the_class_head_in_training_alone():
 
 def test_dropout_keeps_the_expectation():
     head = _build(dropout=True, dropout_keep_probability=0.8)
-    head.map_1.class_.kernel[...] = jnp.ones((1, 1, 4, 10)) / 4
+    parts_of(head)["map_1.class_"].kernel[...] = jnp.ones((1, 1, 4, 10)) / 4
     maps = jnp.ones((4000, 1, 1, 4))
     _, logits = head.map_1((maps,), train=True, dropout_key=jax.random.key(0))
     # 16,000 draws: standard error .004; values are multiples of 1 / .8 / 4.
@@ -111,9 +116,9 @@ def test_dropout_without_a_key_is_an_error():
 def test_depthwise_heads_filter_before_they_predict():
     head = _build(depthwise=True, kernel_size=3).map_0
     assert head.box_depthwise.kernel.shape == head.class_depthwise.kernel.shape == (3, 3, 6, 1)
-    assert hasattr(head.box_depthwise, "norm")
+    assert head.box_depthwise.norm is not None
     assert head.box.kernel.shape == (1, 1, 6, 12)
-    assert hasattr(head.class_, "bias")
+    assert head.class_.bias is not None
 
 
 _CONV_WEIGHT_SHARED = schema.ConvHyperparams(
@@ -159,37 +164,38 @@ def test_weight_shared_every_combination_predicts_for_all_anchors(
     assert boxes.shape == (2, 14, 4)
     assert logits.shape == (2, 14, 5)
     assert {boxes.dtype, logits.dtype} == {jnp.dtype("float32")}
-    assert hasattr(head, "tower") == share_tower
+    assert (head.tower is not None) == share_tower
     assert isinstance(head.box, SeparableConv2d) == depthwise
 
 
 def test_one_kernel_and_its_gradient_serve_all_maps():
     head = _build_weight_shared(layers_before=1)
-    kernels = [path for path, _ in nnx.to_flat_state(nnx.state(head, nnx.Param))]
-    assert sum("box_tower" in path and "kernel" in path for path in kernels) == 1
+    assert [path for path in variables_of(head.box_tower) if "kernel" in path] == [
+        "layer_0.conv.kernel"
+    ]
 
 
 def test_each_map_has_separate_statistics():
     head = _build_weight_shared(layers_before=1)
     head(_maps(6, 6), train=True, dropout_key=None)
-    layer = head.box_tower.layer_0
-    assert not np.allclose(layer.norm_0.mean[...], layer.norm_1.mean[...])
-    assert not hasattr(layer, "norm_2")
-    assert not hasattr(layer.conv, "bias")
+    layer = head.box_tower.layers[0]
+    assert not np.allclose(parts_of(layer)["norm_0"].mean[...], parts_of(layer)["norm_1"].mean[...])
+    assert "norm_2" not in parts_of(layer)
+    assert layer.conv.bias is None
 
 
 def test_without_batch_norm_the_towers_have_biases():
     layer = _build_weight_shared(conv=schema.ConvHyperparams(activation="relu6")).box_tower.layer_0
-    assert hasattr(layer.conv, "bias")
-    assert not hasattr(layer, "norm_0")
+    assert layer.conv.bias is not None
+    assert "norm_0" not in parts_of(layer)
     assert layer.conv.activation == "relu6"
 
 
 def test_a_map_of_other_channels_is_projected_to_those_of_most():
     outputs = Outputs(anchors=(2, 2, 2), class_channels=5, code_size=4)
     head = _build_weight_shared((6, 4, 6), outputs)
-    assert head.projection_1.conv.kernel.shape == (1, 1, 4, 6)
-    assert not hasattr(_build_weight_shared(), "projection_0")
+    assert parts_of(head)["projection_1.conv"].kernel.shape == (1, 1, 4, 6)
+    assert "projection_0" not in parts_of(_build_weight_shared())
     maps = (*_maps(6, 4), jnp.ones((2, 1, 1, 6)))
     boxes, _ = head(maps, train=False, dropout_key=None)
     # (6 + 1 + 1) locations of two anchors.
@@ -257,13 +263,22 @@ def _build_box_heads(conv, widths=(2, 3), freeze_norm=False):
 
 def test_the_crop_is_flattened_and_the_norm_follows_the_activation():
     head = _build_box_heads(schema.FullyConnectedHead().conv)
-    assert head.dense_1.kernel.shape == (36, 2)
-    assert not hasattr(head, "norm_2")
+    assert parts_of(head)["dense_1"].kernel.shape == (36, 2)
+    assert "norm_2" not in parts_of(head)
     crops = np.random.default_rng(1).normal(size=(5, 3, 3, 4)).astype(np.float32)
-    head.dense_1.bias[...] = jnp.array([0.5, -0.5])
-    head.norm_1.mean[...], head.norm_1.var[...] = jnp.array([1.0, 2.0]), jnp.array([4.0, 9.0])
-    head.norm_1.scale[...], head.norm_1.bias[...] = jnp.array([2.0, -1.0]), jnp.array([0.0, -3.0])
-    first, second = (np.asarray(layer.kernel[...]) for layer in (head.dense_1, head.dense_2))
+    parts_of(head)["dense_1"].bias[...] = jnp.array([0.5, -0.5])
+    parts_of(head)["norm_1"].mean[...], parts_of(head)["norm_1"].var[...] = (
+        jnp.array([1.0, 2.0]),
+        jnp.array([4.0, 9.0]),
+    )
+    parts_of(head)["norm_1"].scale[...], parts_of(head)["norm_1"].bias[...] = (
+        jnp.array([2.0, -1.0]),
+        jnp.array([0.0, -3.0]),
+    )
+    first, second = (
+        np.asarray(layer.kernel[...])
+        for layer in (parts_of(head)["dense_1"], parts_of(head)["dense_2"])
+    )
     hidden = np.maximum(crops.reshape(5, 36) @ first + [0.5, -0.5], 0)
     hidden = (hidden - [1, 2]) / np.sqrt(np.add([4, 9], 1e-3)) * [2, -1] + [0, -3]
     # Behind an activation the second value could not be below zero.
@@ -278,12 +293,12 @@ def test_norms_follow_the_batch_in_training_unless_frozen():
     for frozen in (False, True):
         head = _build_box_heads(schema.FullyConnectedHead().conv, freeze_norm=frozen)
         head(jnp.asarray(crops), train=True)
-        assert bool(jnp.all(head.norm_1.mean[...] == 0)) == frozen
+        assert bool(jnp.all(parts_of(head)["norm_1"].mean[...] == 0)) == frozen
 
 
 def test_without_norm_there_are_layers_and_biases_alone():
     head = _build_box_heads(schema.ConvHyperparams(activation="none"), widths=(2,))
-    assert not hasattr(head, "norm_1")
+    assert "norm_1" not in parts_of(head)
     assert head.channels == 2
 
 

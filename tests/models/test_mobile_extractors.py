@@ -5,11 +5,11 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from stillbox.checkpoints.names import reference_names
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers import ConvLayer
+from stillbox.models.paths import named_modules
 from stillbox.models.variables import bind_detector
 from tests import reference
 from tests.matched import loss_terms
@@ -65,11 +65,11 @@ def test_as_many_kernels_are_penalized_as_in_the_original(built):
 
 
 def penalized_kernels(abstract):
-    for path, part in nnx.iter_modules(abstract.module()):
+    for path, part in named_modules(abstract.module()):
         if isinstance(part, ConvLayer) and part.regularizer is not None:
             for name in ("kernel", "depthwise_kernel"):
                 if hasattr(part, name):
-                    yield ".".join(map(str, (*path, name))), part
+                    yield ".".join((*path, name)), part
 
 
 def test_maps_are_those_of_the_original(built):

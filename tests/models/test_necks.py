@@ -22,7 +22,7 @@ from stillbox.models.layers import SeparableConv2d
 from stillbox.models.necks.fpn import BiFpnNeck, FpnNeck, RetinaNetFpnNeck, upsample_to
 from stillbox.models.necks.nas_fpn import NasFpnNeck, Step, plan_cell
 from stillbox.models.necks.ssd_layers import IdentityNeck, PpnNeck, SsdLayersNeck
-from tests.helpers import build_options
+from tests.helpers import build_options, parts_of
 
 _CONV = schema.ConvHyperparams(activation="none", batch_norm=None)
 
@@ -35,11 +35,11 @@ def _simple(**fields):
     """Projections that pass on, smoothing that doubles, a coarse layer that takes every second."""
     neck = _build((1, 1, 1), min_level=3, max_level=6, **fields)
     for number in (1, 2, 3):
-        getattr(neck, f"projection_{number}").kernel[...] = jnp.ones((1, 1, 1, 1))
+        parts_of(neck)[f"projection_{number}"].kernel[...] = jnp.ones((1, 1, 1, 1))
     middle = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
     for number in (1, 2):
-        getattr(neck, f"smoothing_{number}").kernel[...] = 2 * middle
-    neck.coarse_1.kernel[...] = middle
+        parts_of(neck)[f"smoothing_{number}"].kernel[...] = 2 * middle
+    parts_of(neck)["coarse_1"].kernel[...] = middle
     return neck
 
 
@@ -81,19 +81,22 @@ def test_with_explicit_padding_odd_maps_fit():
 def test_projections_have_a_bias_and_smoothing_has_the_norm():
     conv = schema.ConvHyperparams(activation="relu6", batch_norm=schema.BatchNorm())
     neck = _build((3, 4), conv, min_level=4, max_level=7)
-    assert hasattr(neck.projection_1, "bias")
-    assert not hasattr(neck.projection_1, "norm")
-    assert neck.projection_2.activation == "none"
-    assert neck.coarse == (1, 2)
-    assert all(hasattr(layer, "norm") for layer in (neck.smoothing_1, neck.coarse_2))
-    assert not hasattr(neck, "smoothing_2")
+    assert parts_of(neck)["projection_1"].bias is not None
+    assert "projection_1.norm" not in parts_of(neck)
+    assert parts_of(neck)["projection_2"].activation == "none"
+    assert tuple(neck.coarse) == (1, 2)
+    assert all(
+        (layer.norm is not None)
+        for layer in (parts_of(neck)["smoothing_1"], parts_of(neck)["coarse_2"])
+    )
+    assert "smoothing_2" not in parts_of(neck)
 
 
 def test_a_depthwise_pyramid_is_separable():
     neck = _build((3, 4), min_level=4, max_level=6, depthwise=True)
-    assert isinstance(neck.smoothing_1, SeparableConv2d)
-    assert isinstance(neck.coarse_1, SeparableConv2d)
-    assert not isinstance(neck.projection_1, SeparableConv2d)
+    assert isinstance(parts_of(neck)["smoothing_1"], SeparableConv2d)
+    assert isinstance(parts_of(neck)["coarse_1"], SeparableConv2d)
+    assert not isinstance(parts_of(neck)["projection_1"], SeparableConv2d)
 
 
 _PLAIN = schema.ConvHyperparams(activation="relu", batch_norm=None)
@@ -109,11 +112,11 @@ def _simple_retinanet_fpn(**fields):
     neck = _build_retinanet_fpn((1, 1, 1), **fields)
     middle = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
     for level in (3, 4, 5):
-        getattr(neck, f"lateral_{level}").kernel[...] = jnp.ones((1, 1, 1, 1))
-        getattr(neck, f"output_{level}").kernel[...] = 2 * middle
+        parts_of(neck)[f"lateral_{level}"].kernel[...] = jnp.ones((1, 1, 1, 1))
+        parts_of(neck)[f"output_{level}"].kernel[...] = 2 * middle
     # TensorFlow pads a side of 2 at its end alone: the first pixel stands under the first tap.
-    neck.coarse_6.kernel[...] = -jnp.zeros((3, 3, 1, 1)).at[0, 0].set(1.0)
-    neck.coarse_7.kernel[...] = -middle
+    parts_of(neck)["coarse_6"].kernel[...] = -jnp.zeros((3, 3, 1, 1)).at[0, 0].set(1.0)
+    parts_of(neck)["coarse_7"].kernel[...] = -middle
     return neck
 
 
@@ -144,7 +147,7 @@ def test_levels_are_normalised_after_others_were_made_from_them():
     conv = schema.ConvHyperparams(activation="relu", batch_norm=norm, force_bias=True)
     neck = _simple_retinanet_fpn(conv=conv)
     for level in range(3, 8):
-        getattr(neck, f"norm_{level}").mean[...] = jnp.full(1, 10.0 * level)
+        parts_of(neck)[f"norm_{level}"].mean[...] = jnp.full(1, 10.0 * level)
     values = [float(m[0, 0, 0, 0]) for m in neck(_TAPS_RETINANET_FPN, train=False)]
     # The numbers from above less 30, 40, ... 70.
     assert values == [222 - 30, 220 - 40, 200 - 50, -200 - 60, 0 - 70]
@@ -155,23 +158,23 @@ def test_convolutions_have_biases_unless_the_norm_makes_up_for_them(force_bias):
     conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(), force_bias=force_bias)
     neck = _build_retinanet_fpn((3, 4), conv, min_level=4)
     layers = ("lateral_4", "lateral_5", "output_4", "output_5", "coarse_6", "coarse_7")
-    assert [hasattr(getattr(neck, name), "bias") for name in layers] == [force_bias] * 6
-    assert not hasattr(neck.coarse_6, "norm")
+    assert [(parts_of(neck)[name].bias is not None) for name in layers] == [force_bias] * 6
+    assert "coarse_6.norm" not in parts_of(neck)
     assert hasattr(_build_retinanet_fpn((3, 4), min_level=4).lateral_4, "bias")
-    assert not hasattr(_build_retinanet_fpn((3, 4), min_level=4), "norm_4")
+    assert "norm_4" not in parts_of(_build_retinanet_fpn((3, 4), min_level=4))
 
 
 def test_a_depthwise_pyramid_is_separable_all_through():
     neck = _build_retinanet_fpn((3, 4), min_level=4, depth=8, depthwise=True)
     for name in ("lateral_4", "output_5", "coarse_7"):
-        assert isinstance(getattr(neck, name), SeparableConv2d)
-    assert neck.lateral_4.depthwise_kernel.shape == (1, 1, 3, 1)
+        assert isinstance(parts_of(neck)[name], SeparableConv2d)
+    assert parts_of(neck)["lateral_4"].depthwise_kernel.shape == (1, 1, 3, 1)
     assert neck.channels == (8,) * 4
 
 
 def test_a_backbone_with_all_levels_needs_no_extra_maps():
     neck = _build_retinanet_fpn((1, 1, 1), min_level=5)
-    assert not hasattr(neck, "coarse_6")
+    assert "coarse_6" not in parts_of(neck)
     taps = tuple(jnp.ones((1, side, side, 1)) for side in (4, 2, 1))
     assert len(neck(taps, train=False)) == 3
 
@@ -199,7 +202,7 @@ def test_a_depth_asks_for_a_projection_in_front():
     neck = _build_ppn(3, num_maps=2, depth=5)
     assert neck.base.kernel.shape == (1, 1, 3, 5)
     assert neck.channels == (5, 5)
-    assert not hasattr(_build_ppn(3, num_maps=2), "base")
+    assert _build_ppn(3, num_maps=2).base is None
 
 
 def test_levels_pass_as_they_are():
@@ -231,7 +234,7 @@ def _build_ssd_layers(inputs, **fields):
 def test_widths_follow_multiplier_and_floor(multiplier, channels, squeezed):
     neck = _build_ssd_layers((7, 9), depth_multiplier=multiplier)
     assert neck.channels == (7, 9, *channels)
-    kernels = [getattr(neck, f"extra_{k}_1x1").kernel.shape for k in range(2, 6)]
+    kernels = [parts_of(neck)[f"extra_{k}_1x1"].kernel.shape for k in range(2, 6)]
     previous = (9, *channels[:3])
     assert kernels == [(1, 1, i, o) for i, o in zip(previous, squeezed, strict=True)]
 
@@ -250,7 +253,7 @@ def test_kernels_have_the_given_sizes(depthwise):
         (4, 8), extra_depths=(16, 16), extra_kernel_sizes=(3, 2), depthwise=depthwise
     )
     name = "depthwise" if depthwise else "3x3"
-    sizes = [getattr(neck, f"extra_{k}_{name}").kernel.shape[:2] for k in (2, 3)]
+    sizes = [parts_of(neck)[f"extra_{k}_{name}"].kernel.shape[:2] for k in (2, 3)]
     assert sizes == [(3, 3), (2, 2)]
     taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((8, 8, 4), (4, 4, 8)))
     maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
@@ -266,9 +269,12 @@ def test_without_extra_depths_the_taps_are_the_maps():
 
 def test_depthwise_layers_halve_before_they_widen():
     neck = _build_ssd_layers((4, 8), extra_depths=(16,), depthwise=True)
-    assert neck.extra_2_depthwise.kernel.shape == (3, 3, 16, 1)
-    assert neck.extra_2_3x3.kernel.shape == (1, 1, 16, 16)
-    assert (neck.extra_2_depthwise.stride, neck.extra_2_3x3.stride) == (2, 1)
+    assert parts_of(neck)["extra_2_depthwise"].kernel.shape == (3, 3, 16, 1)
+    assert parts_of(neck)["extra_2_3x3"].kernel.shape == (1, 1, 16, 16)
+    assert (parts_of(neck)["extra_2_depthwise"].stride, parts_of(neck)["extra_2_3x3"].stride) == (
+        2,
+        1,
+    )
     taps = tuple(jax.ShapeDtypeStruct((2, *s), jnp.float32) for s in ((19, 10, 4), (10, 5, 8)))
     maps = jax.eval_shape(lambda *taps: neck(taps, train=False), *taps)
     assert maps[-1].shape == (2, 5, 3, 16)
@@ -291,7 +297,12 @@ PLAIN = schema.ConvHyperparams(activation="none", batch_norm=None)
 def build(inputs=(1, 1), **fields):
     fields = {"conv": PLAIN, "depth": 1, "num_repeats": 1, "min_level": 4, "max_level": 6} | fields
     neck = BiFpnNeck(schema.BiFpn(**fields), inputs, build_options())
-    sums = [neck.cell_0.down_0, neck.cell_0.down_1, neck.cell_0.up_1, neck.cell_0.up_2]
+    sums = [
+        parts_of(neck)["cell_0.down_0"],
+        parts_of(neck)["cell_0.down_1"],
+        parts_of(neck)["cell_0.up_1"],
+        parts_of(neck)["cell_0.up_2"],
+    ]
     for layer in (neck.coarse, *(node.project for node in sums[:3])):
         layer.kernel[...] = jnp.ones((1, 1, 1, 1))
     for node in sums:
@@ -323,7 +334,7 @@ def test_sums_go_down_and_up_again():
 def test_weights_are_at_least_0_and_divided_by_their_sum():
     neck = build()
     for name in ("down_0", "down_1", "up_1", "up_2"):
-        node = getattr(neck.cell_0, name)
+        node = parts_of(neck)[f"cell_0.{name}"]
         weights = [3.0, 1.0, -5.0][: node.weights.shape[0]]
         node.weights[...] = jnp.asarray(weights)[:, None]
     total = 4 + 1e-4
@@ -336,15 +347,15 @@ def test_weights_are_at_least_0_and_divided_by_their_sum():
 
 def test_a_weighted_sum_takes_weights_as_they_are():
     neck = build(combine="weighted_sum")
-    neck.cell_0.up_2.weights[...] = jnp.asarray([[-2.0], [0.5]])
+    parts_of(neck)["cell_0.up_2"].weights[...] = jnp.asarray([[-2.0], [0.5]])
     assert values(neck) == [21, 51, -20 + 25.5]
 
 
 def test_later_cells_have_no_projections():
     neck = build(num_repeats=2)
-    assert hasattr(neck.cell_0.up_1, "project")
-    assert not hasattr(neck.cell_0.up_2, "project")
-    assert not any(hasattr(getattr(neck.cell_1, f"up_{place}"), "project") for place in (1, 2))
+    assert "cell_0.up_1.project" in parts_of(neck)
+    assert "cell_0.up_2.project" not in parts_of(neck)
+    assert not any((parts_of(neck)[f"cell_1.up_{place}"].project is not None) for place in (1, 2))
 
 
 def test_a_pyramid_without_coarser_levels_is_refused():
@@ -399,7 +410,7 @@ def _cell(*nodes):
 def _pass_on(neck):
     """Blocks that change nothing."""
     for number in (2, 3):
-        kernel = getattr(neck.cell_0, f"node_{number}").block.kernel
+        kernel = parts_of(neck)[f"cell_0.node_{number}"].block.kernel
         kernel[...] = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
     return neck
 
@@ -437,7 +448,7 @@ def test_a_map_that_no_node_reads_is_added_to_its_levels_output():
 
 def test_the_activation_precedes_the_block():
     neck = _pass_on(_build_nas((1, 1), **_cell((3, "sum", (0, 0)), (4, "sum", (1, 1)))))
-    neck.cell_0.node_2.block.bias[...] = jnp.full(1, -7.0)
+    parts_of(neck)["cell_0.node_2.block"].bias[...] = jnp.full(1, -7.0)
     fine, _ = neck((-_FINE, jnp.ones((1, 2, 2, 1))), train=False)
     # All sums are negative or 0, and what ReLU leaves gets the bias.
     np.testing.assert_array_equal(fine, np.full((1, 4, 4, 1), -7.0))
@@ -446,11 +457,11 @@ def test_the_activation_precedes_the_block():
 def test_taps_of_another_depth_are_squeezed_and_normalised():
     conv = schema.ConvHyperparams(batch_norm=schema.BatchNorm(), force_bias=True)
     neck = _build_nas((3, 8), depth=8, conv=conv, **_cell((3, "sum", (0, 0)), (4, "sum", (1, 1))))
-    assert neck.resample_3.kernel.shape == (1, 1, 3, 8)
-    assert neck.resample_3.activation == "none"
-    assert all(hasattr(neck.resample_3, name) for name in ("bias", "norm"))
-    assert not hasattr(neck, "resample_4")
-    assert neck.cell_0.node_2.block.activation == "none"
+    assert parts_of(neck)["resample_3"].kernel.shape == (1, 1, 3, 8)
+    assert parts_of(neck)["resample_3"].activation == "none"
+    assert parts_of(neck)["resample_3"].bias is not None
+    assert "resample_4" not in parts_of(neck)
+    assert parts_of(neck)["cell_0.node_2.block"].activation == "none"
 
 
 @pytest.mark.parametrize("norm", [None, schema.BatchNorm()])
@@ -467,8 +478,8 @@ def test_separable_convolutions_all_through():
     neck = _build_nas(
         (3,), depth=8, depthwise=True, **_cell((3, "sum", (0, 0)), (4, "sum", (1, 1)))
     )
-    assert isinstance(neck.resample_3, SeparableConv2d)
-    assert isinstance(neck.cell_0.node_3.block, SeparableConv2d)
+    assert isinstance(parts_of(neck)["resample_3"], SeparableConv2d)
+    assert isinstance(parts_of(neck)["cell_0.node_3.block"], SeparableConv2d)
 
 
 def _bottlenecks(**fields):
@@ -479,12 +490,16 @@ def _bottlenecks(**fields):
 def test_bottlenecks_quadruple_the_channels_and_the_next_node_squeezes_them():
     neck = _bottlenecks(block_conv=schema.ConvHyperparams(batch_norm=schema.BatchNorm()))
     assert neck.channels == (16, 16)
-    first, second = neck.cell_0.node_3, neck.cell_1.node_2
-    assert not hasattr(first, "resample_0")
-    assert first.resample_1.kernel.shape == (1, 1, 16, 4)
-    assert second.resample_0.kernel.shape == second.resample_1.kernel.shape == (1, 1, 16, 4)
+    first, second = parts_of(neck)["cell_0.node_3"], parts_of(neck)["cell_1.node_2"]
+    assert "resample_0" not in parts_of(first)
+    assert parts_of(first)["resample_1"].kernel.shape == (1, 1, 16, 4)
+    assert (
+        parts_of(second)["resample_0"].kernel.shape
+        == parts_of(second)["resample_1"].kernel.shape
+        == (1, 1, 16, 4)
+    )
     assert first.block.shortcut.kernel.shape == (1, 1, 4, 16)
-    assert not hasattr(first.block.conv_2, "bias")
+    assert parts_of(first)["block.conv_2"].bias is None
     taps = (jnp.ones((2, 4, 4, 4)), jnp.ones((2, 2, 2, 4)))
     maps = jax.eval_shape(lambda taps: neck(taps, train=False), taps)
     assert [m.shape for m in maps] == [(2, 4, 4, 16), (2, 2, 2, 16)]

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
@@ -21,6 +20,7 @@ from stillbox.models import heads, one_stage  # noqa: F401 - registers them
 from stillbox.models.detector import LossInputs, Predictions, Taught
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.parts import BuildOptions, Outputs
+from stillbox.models.variables import Structure, bind_detector, split_detector
 from tests.proofs.test_dense_parts import cases, drawn, expected, flipped, names, rules
 from tests.small import needs_shared
 
@@ -227,20 +227,19 @@ def torchvision_anchors() -> tuple[np.ndarray, list[int]]:
 
 
 @cache
-def graph_of(kind: str) -> tuple[nnx.GraphDef[Any], dict[str, tuple[int, ...]]]:
+def graph_of(kind: str) -> tuple[Structure[Any], dict[str, tuple[int, ...]]]:
     """Returns a head without its parameters, and their shapes by path."""
     setup = KINDS[kind]
     count = 9 if kind == "retinanet_v2" else 1
     outputs = Outputs((count,) * len(STRIDES), CLASSES, setup.coder.code_size)
     options = BuildOptions(jnp.float32, freeze_norm=False, rng=np.random.default_rng(0))
     head = implementation_of(setup.head)(setup.head, (32,) * len(STRIDES), outputs, options)
-    graph, state = nnx.split(head)
-    return graph, {".".join(map(str, path)): one.shape for path, one in nnx.to_flat_state(state)}
+    graph, params, _ = split_detector(head)
+    return graph, {path: array.shape for path, array in params.items()}
 
 
 def predict(kind: str, params: Any, maps: Any) -> Predictions:
-    values = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
-    head = nnx.merge(graph_of(kind)[0], nnx.from_flat_state(values))
+    head = bind_detector(graph_of(kind)[0], params, {})
     found: Predictions = head(maps, train=True, dropout_key=None)
     return found
 

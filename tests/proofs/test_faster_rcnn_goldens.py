@@ -17,11 +17,11 @@ from stillbox.checkpoints.names import reference_names
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.schema import FixedShapeResizer
 from stillbox.models.build import build_detector
+from stillbox.models.paths import variables_of
 from stillbox.models.two_stage.boxes import box_loss, detect_boxes_among, sample_proposals
 from stillbox.models.two_stage.proposals import proposal_loss
 from stillbox.models.variables import bind_detector, split_detector
 from tests import faster_rcnn as golden
-from tests.reference import variables
 from tests.small import needs_shared
 
 # Networks of full size on images of full size: several minutes.
@@ -60,7 +60,7 @@ def model(name):
 @cache
 def detector(name):
     built = build_detector(model(name))
-    held = variables(built)
+    held = variables_of(built)
     if name == golden.KERAS:
         names = {path: golden.keras_name(path) for path in held}
     else:
@@ -188,7 +188,7 @@ def test_padding_changes_no_number(name):
     described, batch = as_read(name), golden.batch(name)
     assert described.mask_padding and described.resizer.input_size == (1024, 1024)
     built = build_detector(described)
-    golden.load_weights(built, reference_names(described, variables(built)))
+    golden.load_weights(built, reference_names(described, variables_of(built)))
     rng = np.random.default_rng(0)
     canvas = rng.uniform(0, 255, (2, 1024, 1024, 3)).astype(np.float32)
     canvas[:, :600, :800] = batch.images

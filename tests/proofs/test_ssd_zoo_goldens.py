@@ -16,10 +16,10 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.one_stage.loss import batch_targets
+from stillbox.models.paths import variables_of
 from stillbox.models.variables import bind_detector, split_detector
 from tests import ssd_zoo as zoo
 from tests.matched import loss_terms
-from tests.reference import variables
 from tests.small import needs_shared
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
@@ -40,7 +40,7 @@ def detector(config):
     text = (zoo.GOLDENS / "configs" / f"{config}.config").read_text()
     model = zoo.without_randomness(read_pipeline_config(text, config).experiment.model)
     built = build_detector(model)
-    held = variables(built)
+    held = variables_of(built)
     names = zoo.names_of(config, model, held)
     for path, variable in held.items():
         assert variable.shape == zoo.variables_of(config)[names[path]], path

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.jax_internals import Literal
@@ -22,6 +21,7 @@ from stillbox.models.jaxpr import (
     used_equations,
 )
 from stillbox.models.layers import NormLayer
+from stillbox.models.paths import named_modules
 
 _KERNELS = ("kernel", "depthwise_kernel")
 
@@ -73,11 +73,9 @@ def trace_layers(model: schema.Model) -> tuple[ModelLayer, ...]:
     sizes = jax.ShapeDtypeStruct((1, 2), jnp.int32)
     detect = detect_function(detector.graph)
     traced = trace(detect, detector.params, detector.stats, images, sizes)
-    modules = nnx.iter_modules(detector.module())
+    modules = named_modules(detector.module())
     norms = {
-        ".".join(map(str, path)): module.config
-        for path, module in modules
-        if isinstance(module, NormLayer)
+        ".".join(path): module.config for path, module in modules if isinstance(module, NormLayer)
     }
     # The leaves of dictionaries are in the order of their keys.
     paths = [*sorted(detector.params), *sorted(detector.stats)]

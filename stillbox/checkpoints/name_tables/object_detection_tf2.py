@@ -102,7 +102,7 @@ _RESNET = re.compile(
 )
 
 _INCEPTION_RESNET = re.compile(
-    r"(?:backbone|box_head)\.((?:conv|mixed|block\d+)_\w+)(?:\.(?:branch_(\d)\.conv_(\w+)|up))?"
+    r"(?:backbone|box_head)\.((?:conv|mixed|block\d+)_\w+)(?:\.(?:branch_(\d)\.(conv_\w+)|up))?"
 )
 _INCEPTION_RESNET_ORDER = (
     *schema.InceptionResNetV2.layers,
@@ -153,7 +153,7 @@ def _find_inception_resnet(path: str) -> ConvPosition | None:
     block = _INCEPTION_RESNET_ORDER.index(match[1])
     if match[2] is None:
         return ConvPosition((block, 0))
-    steps = [name for name, _ in branches_of(match[1])[int(match[2])]]
+    steps = [step.name for step in branches_of(match[1])[int(match[2])]]
     return ConvPosition((block, steps.index(match[3]) - len(steps)), int(match[2]))
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
@@ -22,6 +21,7 @@ from stillbox.exporting.tflite.conversion import INPUT, SIGNATURE
 from stillbox.extras import import_extra
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
+from stillbox.models.paths import named_modules
 from stillbox.models.variables import bind_detector, split_detector
 from stillbox.references import Parameter
 
@@ -192,10 +192,9 @@ def float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
     """
     weights = jax.tree.map(jnp.asarray, program.weights)
     detector = bind_detector(program.detector.graph, weights["params"], weights["stats"])
-    for path, module in nnx.iter_modules(detector):
+    for path, module in named_modules(detector):
         if isinstance(module, ConvLayer) and module.roundings is not None:
-            path_of_layer = ".".join(map(str, path))
-            _round_kernels(module, module.roundings, path_of_layer, weights)
+            _round_kernels(module, module.roundings, ".".join(path), weights)
     _, params, stats = split_detector(detector)
     ranges = {
         path.removesuffix(".min"): (float(low), float(stats[path.removesuffix("min") + "max"]))
@@ -227,14 +226,13 @@ def _round_kernels(
         round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
         rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
-    norm: NormLayer | None = getattr(layer, "norm", None)
-    kernel = jnp.asarray(layer.kernel[...])
-    if norm is not None:
+    norm, kernel = layer.norm, jnp.asarray(layer.kernel[...])
+    if isinstance(norm, NormLayer):
         scale, _ = norm.affine(norm.mean[...].shape[0])
         factor = scale * jax.lax.rsqrt(norm.var[...] + norm.config.epsilon)
         kernel = kernel * (factor[:, None] if layer.is_depthwise else factor)
         _make_offset(norm, factor)
-        if hasattr(layer, "bias"):
+        if layer.bias is not None:
             layer.bias.set_value(layer.bias[...] * factor)
     elif path.removesuffix(".conv") + ".norm_0.mean" in weights["stats"]:
         return
@@ -259,7 +257,7 @@ def _without_empty_channels(kernel: jax.Array, *, is_depthwise: bool) -> jax.Arr
 def _make_offset(norm: NormLayer, factor: jax.Array) -> None:
     norm.mean.set_value(norm.mean[...] * factor)
     norm.var.set_value(jnp.full_like(norm.var[...], 1 - norm.config.epsilon))
-    if norm.config.scale:
+    if norm.scale is not None:
         norm.scale.set_value(jnp.ones_like(factor))
 
 

@@ -11,9 +11,8 @@ import jax
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.models.backbones.mobilenet_v3 import hard_sigmoid
+from stillbox.models.backbones.mobilenet_v3 import Gate, SqueezeAndExcite, hard_sigmoid
 from stillbox.models.layers import Conv2d, DepthwiseConv2d
-from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.layers.quantization import FakeQuant
 from stillbox.models.layers.stochastic import drop_connect, fold_key
 from stillbox.models.parts import (
@@ -24,6 +23,7 @@ from stillbox.models.parts import (
     make_divisible,
     rounded,
 )
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -71,40 +71,39 @@ class MbConv(Part):
         depthwise: schema.ConvHyperparams | None = None,
     ) -> None:
         wide = spec.inputs * spec.expansion
-        if spec.expansion > 1:
-            self.expand = Conv2d(spec.inputs, wide, 1, 1, conv, **layers)
+        widens = spec.expansion > 1
+        self.expand = Conv2d(spec.inputs, wide, 1, 1, conv, **layers) if widens else None
         self.depthwise = DepthwiseConv2d(wide, spec.size, spec.stride, depthwise or conv, **layers)
+        gate = None
         if spec.se_ratio > 0:
+            function = jax.nn.sigmoid if spec.gate == "sigmoid" else hard_sigmoid
             narrow = max(int(spec.inputs * spec.se_ratio), 1)
-            gate = conv.without_norm()
-            inner = replace(gate, activation=spec.gate_activation)
-            self.squeeze = Conv2d(wide, narrow, 1, 1, inner, **layers)
-            self.excite = Conv2d(narrow, wide, 1, 1, gate, **layers)
+            sizes = Gate(narrow, spec.gate_activation, function)
+            gate = SqueezeAndExcite(wide, sizes, conv, layers)
+        self.gate = gate
         linear = replace(conv, activation="none")
         self.project = Conv2d(wide, spec.channels, 1, 1, linear, **layers)
         self.residual = spec.inputs == spec.channels and spec.stride == 1
-        if self.residual and "quantization" in layers:
-            self.shortcut_sum = FakeQuant(layers["quantization"])
+        quantization = layers.get("quantization") if self.residual else None
+        self.shortcut_sum = None if quantization is None else FakeQuant(quantization)
         self.channels, self.rate = spec.channels, spec.drop_connect_rate
-        self.gate = jax.nn.sigmoid if spec.gate == "sigmoid" else hard_sigmoid
 
     @rematerialized
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
-        y = self.expand(x, train=train) if hasattr(self, "expand") else x
+        y = x if self.expand is None else self.expand(x, train=train)
         y = self.depthwise(y, train=train)
-        if hasattr(self, "squeeze"):
-            gate = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
-            y = y * self.gate(gate).astype(y.dtype)
+        if self.gate is not None:
+            y = self.gate(y, train=train)
         y = self.project(y, train=train)
         if not self.residual:
             return y
         if train and self.rate:
             y = drop_connect(y, self.rate, dropout_key)
         with jax.named_scope(self.project.scope_beside("shortcut_sum")):
-            return rounded(self, "shortcut_sum", x + y, train=train)
+            return rounded(self.shortcut_sum, x + y, train=train)
 
 
 _STEM_CHANNELS = 32
@@ -141,12 +140,12 @@ class EfficientNetBackbone(Part):
             return make_divisible(channels * config.width_coefficient)
 
         built, self.names = layers_in_use(config, taps)
-        layers, total = options.layer_arguments(), sum(config.count_blocks())
+        layers, counts, blocks = options.layer_arguments(), config.count_blocks(), {}
         channels = width(_STEM_CHANNELS) if config.scales_stem else _STEM_CHANNELS
         self.stem = Conv2d(3, channels, 3, 2, config.conv, **layers)
         widths = {"stem": channels}
-        for number, name in enumerate(built[1:]):
-            stack, block = (int(part) for part in name.split("_")[1::2])
+        places = [(stack, block) for stack, count in enumerate(counts) for block in range(count)]
+        for number, (name, (stack, block)) in enumerate(zip(built[1:], places, strict=False)):
             expansion, size, stride, depth = _STACKS[stack]
             spec = MbConvSpec(
                 inputs=channels,
@@ -155,10 +154,11 @@ class EfficientNetBackbone(Part):
                 size=size,
                 expansion=expansion,
                 se_ratio=config.se_ratio,
-                drop_connect_rate=config.drop_connect_rate * number / total,
+                drop_connect_rate=config.drop_connect_rate * number / len(places),
             )
-            setattr(self, name, MbConv(spec, config.conv, layers))
+            blocks[name] = MbConv(spec, config.conv, layers)
             widths[name] = channels
+        self.blocks = Named("{}", blocks)
         self.taps = taps
         self.channels = tuple(widths[tap] for tap in taps)
 
@@ -169,5 +169,5 @@ class EfficientNetBackbone(Part):
         outputs = {"stem": (x := self.stem(x, train=train))}
         for number, name in enumerate(self.names[1:]):
             key = fold_key(dropout_key, number)
-            x = outputs[name] = getattr(self, name)(x, train=train, dropout_key=key)
+            x = outputs[name] = self.blocks[name](x, train=train, dropout_key=key)
         return tuple(outputs[tap] for tap in self.taps)

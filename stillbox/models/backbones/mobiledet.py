@@ -104,14 +104,12 @@ _NETWORKS: dict[type, tuple[int, tuple[_Stage, ...], bool]] = {
 @implements(schema.MobileDetGpu)
 @implements(schema.MobileDetDsp)
 @implements(schema.MobileDetEdgeTpu)
-class MobileDetBackbone(MobileNetwork):
-    """Layers `conv_0`, `block_0`, `block_1`, ..."""
-
-    def __init__(
-        self, config: schema.MobileDet, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        depthwise = partial(_depthwise, config)
-        super().__init__(config, taps, mobiledet_blocks(config), 0, depthwise, options)
+def mobiledet(
+    config: schema.MobileDet, taps: tuple[str, ...], options: BuildOptions
+) -> MobileNetwork:
+    """Returns layers `conv_0`, `block_0`, `block_1`, ..."""
+    depthwise = partial(_depthwise, config)
+    return MobileNetwork(config, taps, mobiledet_blocks(config), 0, depthwise, options)
 
 
 def mobiledet_blocks(config: schema.MobileDet) -> tuple[Block, ...]:

@@ -3,7 +3,7 @@
 The originals are `slim/nets/mobilenet_v1.py` and `slim/nets/mobilenet`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import jax
@@ -16,11 +16,12 @@ from stillbox.models.parts import (
     BuildOptions,
     FeatureMap,
     Part,
-    blocks_of,
+    divided,
     layers_in_use,
     make_divisible,
     rounded,
 )
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 32
@@ -39,17 +40,18 @@ class MobileNetV1Backbone(Part):
     def __init__(
         self, config: schema.MobileNetV1, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        built, self.names = layers_in_use(config, taps)
-        self.taps = taps
-        widths = _add_layers(self, config, built, options)
-        self.channels = tuple(widths[tap] for tap in taps)
+        built, computed = layers_in_use(config, taps)
+        layers = dict(zip(built, _v1_layers(config, options), strict=False))
+        self.layers = Named("{}", layers)
+        self.blocks = tuple(divided(computed, (1, *[2] * len(_PAIRS))))
+        self.taps, self.channels = taps, tuple(layers[tap].channels for tap in taps)
 
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs: dict[str, FeatureMap] = {}
-        for names in blocks_of(self.names):
+        for names in self.blocks:
             outputs |= self._block(x, names, train=train)
             x = outputs[names[-1]]
         return tuple(outputs[tap] for tap in self.taps)
@@ -58,39 +60,28 @@ class MobileNetV1Backbone(Part):
     def _block(
         self, x: FeatureMap, names: tuple[str, ...], *, train: bool
     ) -> dict[str, FeatureMap]:
-        return {name: (x := getattr(self, name)(x, train=train)) for name in names}
+        return {name: (x := self.layers[name](x, train=train)) for name in names}
 
 
-def _add_layers(
-    part: Part, config: schema.MobileNetV1, names: tuple[str, ...], options: BuildOptions
-) -> dict[str, int]:
-    """Adds its layers to `part`; returns the channels of each."""
+def _v1_layers(
+    config: schema.MobileNetV1, options: BuildOptions
+) -> Iterator[Conv2d | DepthwiseConv2d]:
+    """Yields all layers in their order."""
 
     def width(depth: int) -> int:
         return max(int(depth * config.depth_multiplier), config.min_depth)
 
-    layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
-
     def inner(depth: int) -> int:
         return int(depth * config.inner_multiplier)
 
-    channels = width(inner(_ROOT_CHANNELS))
-    root = "conv_0"
-    setattr(part, root, Conv2d(3, channels, 3, 2, config.conv, **layers))
-    widths = {root: channels}
-    for name in names[1:]:
-        pair = int(name.split("_")[1]) - 1
-        stride, depth = _PAIRS[pair]
-        layer: Conv2d | DepthwiseConv2d
-        if name.endswith("depthwise"):
-            layer = DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
-        else:
-            wide = width(inner(depth) if depth else config.last_depths[pair - len(_PAIRS)])
-            layer = Conv2d(channels, wide, 1, 1, config.conv, **layers)
-            channels = wide
-        setattr(part, name, layer)
-        widths[name] = channels
-    return widths
+    layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
+    channels, last = width(inner(_ROOT_CHANNELS)), iter(config.last_depths)
+    yield Conv2d(3, channels, 3, 2, config.conv, **layers)
+    for stride, depth in _PAIRS:
+        yield DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
+        wide = width(inner(depth) if depth else next(last))
+        yield Conv2d(channels, wide, 1, 1, config.conv, **layers)
+        channels = wide
 
 
 # Expansion, stride and channels of each block before the depth multiplier (table 2 of the paper).
@@ -111,20 +102,21 @@ class MobileNetV2Backbone(Part):
     def __init__(
         self, config: schema.MobileNetV2, taps: tuple[str, ...], options: BuildOptions
     ) -> None:
-        built, self.names = layers_in_use(config, taps)
-        self.taps = taps
-        widths = _add_v2_layers(self, config, built, options)
-        self.channels = tuple(widths[tap] for tap in taps)
-        self.residual = _residual_blocks(widths, config)
-        for name in self.residual:
-            options.add_rounding(self, f"{name}_sum")
+        built, computed = layers_in_use(config, taps)
+        layers = dict(zip(built, _v2_layers(config, options), strict=False))
+        widths = dict(zip(layers, _widths(layers.values()), strict=True))
+        self.layers = Named("{}", layers)
+        self.blocks = tuple(divided(computed, (1, 3, *[4] * (len(_BLOCKS) - 1), 1)))
+        sums = {name: options.rounding() for name in _residual_blocks(widths, config)}
+        self.sums = Named("{}_sum", sums)
+        self.taps, self.channels = taps, tuple(widths[tap] for tap in taps)
 
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
         outputs: dict[str, FeatureMap] = {}
-        for names in blocks_of(self.names):
+        for names in self.blocks:
             outputs |= self._block(x, names, train=train)
             x = outputs[names[-1]]
         return tuple(outputs[tap] for tap in self.taps)
@@ -135,51 +127,48 @@ class MobileNetV2Backbone(Part):
     ) -> dict[str, FeatureMap]:
         block_input, outputs = x, {}
         for name in names:
-            if hasattr(self, name):
-                x = getattr(self, name)(x, train=train)
-            elif name in self.residual:
+            if (layer := self.layers[name]) is not None:
+                x = layer(x, train=train)
+            elif name in self.sums:
                 with jax.named_scope(f"{name}_sum"):
-                    x = rounded(self, f"{name}_sum", x + block_input, train=train)
+                    x = rounded(self.sums[name], x + block_input, train=train)
             outputs[name] = x
         return outputs
 
 
-def _add_v2_layers(
-    part: Part, config: schema.MobileNetV2, names: tuple[str, ...], options: BuildOptions
-) -> dict[str, int]:
-    """Adds its layers to `part`; returns the channels after each name."""
-
+def _v2_layers(
+    config: schema.MobileNetV2, options: BuildOptions
+) -> Iterator[Conv2d | DepthwiseConv2d | None]:
+    """Yields all layers in their order, and None at the end of each block."""
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     linear = replace(config.conv, activation="none")
     filtered = config.conv
     if config.depthwise_initializer is not None:
         filtered = replace(filtered, initializer=config.depthwise_initializer)
     channels = _width(_ROOT_CHANNELS * config.depth_multiplier, config)
-    root = "conv_0"
-    setattr(part, root, Conv2d(3, channels, 3, 2, config.conv, **layers))
-    widths = {root: channels}
-    for name in names[1:]:
-        index, _, layer = name.removeprefix("block_").partition("_")
-        expansion, stride, depth = _BLOCKS[int(index)] if name.startswith("block_") else (1, 1, 0)
-        before = channels
-        if name == "conv_1":
-            # In Keras's network a multiplier above 1 leaves the last convolution alone.
-            factor = config.depth_multiplier
-            factor = min(factor, 1.0) if config.channels == "keras" else factor
-            channels = _width(config.last_depth * factor, config)
-            setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
-        elif layer == "expand":
-            channels = before * expansion
-            if config.channels == "slim":
-                channels = make_divisible(channels)
-            setattr(part, name, Conv2d(before, channels, 1, 1, config.conv, **layers))
-        elif layer == "depthwise":
-            setattr(part, name, DepthwiseConv2d(channels, 3, stride, filtered, **layers))
-        elif layer == "project":
-            channels = _width(_bottleneck(depth, config), config)
-            setattr(part, name, Conv2d(before, channels, 1, 1, linear, **layers))
-        widths[name] = channels
-    return widths
+    yield Conv2d(3, channels, 3, 2, config.conv, **layers)
+    for expansion, stride, depth in _BLOCKS:
+        wide = channels * expansion
+        if expansion > 1:
+            wide = make_divisible(wide) if config.channels == "slim" else wide
+            yield Conv2d(channels, wide, 1, 1, config.conv, **layers)
+        yield DepthwiseConv2d(wide, 3, stride, filtered, **layers)
+        channels = _width(_bottleneck(depth, config), config)
+        yield Conv2d(wide, channels, 1, 1, linear, **layers)
+        yield None
+    # In Keras's network a multiplier above 1 leaves the last convolution alone.
+    factor = config.depth_multiplier
+    factor = min(factor, 1.0) if config.channels == "keras" else factor
+    last = _width(config.last_depth * factor, config)
+    yield Conv2d(channels, last, 1, 1, config.conv, **layers)
+
+
+def _widths(layers: Iterable[Conv2d | DepthwiseConv2d | None]) -> Iterator[int]:
+    """Yields the channels after each layer."""
+    channels = 0
+    for layer in layers:
+        channels = channels if layer is None else layer.channels
+        yield channels
 
 
 def _width(channels: float, config: schema.MobileNetV2) -> int:

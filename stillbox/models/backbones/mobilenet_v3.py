@@ -12,7 +12,8 @@ two 1x1 of few channels (3.2.2).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -23,6 +24,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.hyperparams import relu6
 from stillbox.models.layers.masking import mean_of_map
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 Config = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileNetMulti | schema.MobileDet
@@ -35,7 +37,7 @@ def hard_sigmoid(x: jax.Array) -> jax.Array:
 
 
 class Gate(NamedTuple):
-    """Factors on the channels of a block, from the mean over its map (arXiv:1709.01507)."""
+    """Sizes of a `SqueezeAndExcite`."""
 
     channels: int
     """Channels of the layer between the mean and the factors."""
@@ -43,6 +45,34 @@ class Gate(NamedTuple):
     """The activation of that layer."""
     function: Callable[[jax.Array], jax.Array]
     """Returns the factors."""
+
+
+class SqueezeAndExcite(Named[str, Conv2d]):
+    """Factors on the channels of a block, from the mean over its map (arXiv:1709.01507).
+
+    The convolutions `squeeze` and `excite` have biases.
+
+    Args:
+        channels: of the map.
+        gate: sizes.
+        conv: hyperparameters but for normalisation and activation.
+        layers: keyword arguments of all layers.
+    """
+
+    def __init__(
+        self, channels: int, gate: Gate, conv: schema.ConvHyperparams, layers: dict[str, Any]
+    ) -> None:
+        plain = conv.without_norm()
+        inner = replace(plain, activation=gate.activation)
+        squeeze = Conv2d(channels, gate.channels, 1, 1, inner, **layers)
+        excite = Conv2d(gate.channels, channels, 1, 1, plain, **layers)
+        super().__init__("{}", {"squeeze": squeeze, "excite": excite})
+        self.function = gate.function
+
+    def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
+        """Multiplies a map `[B, H, W, C]` by its factors."""
+        squeezed = self["squeeze"](mean_of_map(x), train=train)
+        return x * self.function(self["excite"](squeezed, train=train)).astype(x.dtype)
 
 
 class Block(NamedTuple):
@@ -88,44 +118,39 @@ class MobileBlock(Part):
     ) -> None:
         layers = options.layer_arguments()
         active = replace(conv, activation=block.activation)
-        wide, inputs = block.wide, block.inputs
-        if block.form == "tucker":
-            self.reduce = Conv2d(inputs, block.reduced, 1, 1, active, **layers)
-            inputs = block.reduced
-        if block.form == "tucker" or wide > inputs:
-            size, stride = (1, 1) if block.form == "inverted" else (block.size, block.stride)
-            self.expand = Conv2d(inputs, wide, size, stride, active, **layers)
-        if not whole:
-            return
-        if block.form == "inverted":
-            filtered = replace(depthwise, activation=block.activation)
-            self.depthwise = DepthwiseConv2d(wide, block.size, block.stride, filtered, **layers)
-        if block.gate:
-            plain = conv.without_norm()
-            squeeze = replace(plain, activation=block.gate.activation)
-            self.squeeze = Conv2d(wide, block.gate.channels, 1, 1, squeeze, **layers)
-            self.excite = Conv2d(block.gate.channels, wide, 1, 1, plain, **layers)
-            self.gate = block.gate.function
+        wide, inputs, tucker = block.wide, block.inputs, block.form == "tucker"
+        self.reduce = Conv2d(inputs, block.reduced, 1, 1, active, **layers) if tucker else None
+        inputs = block.reduced if tucker else inputs
+        inverted = block.form == "inverted"
+        size, stride = (1, 1) if inverted else (block.size, block.stride)
+        expand = partial(Conv2d, inputs, wide, size, stride, active, **layers)
+        self.expand = expand() if tucker or wide > inputs else None
+        filtered = replace(depthwise, activation=block.activation)
+        filter_ = partial(DepthwiseConv2d, wide, block.size, block.stride, filtered, **layers)
+        self.depthwise = filter_() if whole and inverted else None
+        gate = block.gate if whole else None
+        self.gate = None if gate is None else SqueezeAndExcite(wide, gate, conv, layers)
         linear = replace(conv, activation="none")
-        self.project = Conv2d(wide, block.channels, 1, 1, linear, **layers)
+        project = partial(Conv2d, wide, block.channels, 1, 1, linear, **layers)
+        self.project = project() if whole else None
         fits = block.stride == 1 and block.inputs == block.channels
         self.residual = block.shortcut and fits
 
     def widen(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to the widest map, `[B, H, W, wide]`, strided in a fused block."""
-        for name in ("reduce", "expand"):
-            if hasattr(self, name):
-                x = getattr(self, name)(x, train=train)
+        for layer in (self.reduce, self.expand):
+            if layer is not None:
+                x = layer(x, train=train)
         return x
 
     @rematerialized
     def __call__(self, x: FeatureMap, *, train: bool) -> tuple[FeatureMap, FeatureMap]:
         """Returns the widest map and the result, `[B, H / stride, W / stride, channels]`."""
         wide = self.widen(x, train=train)
-        y = self.depthwise(wide, train=train) if hasattr(self, "depthwise") else wide
-        if hasattr(self, "squeeze"):
-            factors = self.excite(self.squeeze(mean_of_map(y), train=train), train=train)
-            y = y * self.gate(factors).astype(y.dtype)
+        y = wide if self.depthwise is None else self.depthwise(wide, train=train)
+        if self.gate is not None:
+            y = self.gate(y, train=train)
+        assert self.project is not None  # of a whole block
         y = self.project(y, train=train)
         return wide, x + y if self.residual else y
 
@@ -155,20 +180,18 @@ class MobileNetwork(Part):
     ) -> None:
         built, self.names = layers_in_use(config, taps)
         conv, layers = config.conv, options.layer_arguments()
-        widths: dict[str, int] = {}
-        for name in built:
-            if name == "conv_0":
-                widths[name] = blocks[0].inputs
-                self.conv_0 = Conv2d(3, widths[name], 3, 2, conv, **layers)
-            elif name == "conv_1":
-                self.conv_1 = Conv2d(blocks[-1].channels, last, 1, 1, conv, **layers)
-                widths[name] = last
-            elif not hasattr(self, own := name.removesuffix("_expand")):
-                block = blocks[int(own.removeprefix("block_"))]
-                widths |= {f"{own}_expand": block.wide, own: block.channels}
-                hyperparams, whole = depthwise(block.size), own in built
-                part = MobileBlock(block, conv, hyperparams, options, whole=whole)
-                setattr(self, own, part)
+        widths = {"conv_0": blocks[0].inputs, "conv_1": last}
+        self.conv_0 = Conv2d(3, widths["conv_0"], 3, 2, conv, **layers)
+        parts = {}
+        for number, block in enumerate(blocks):
+            name, expanded = self._names(number)
+            if name in built or expanded in built:
+                widths |= {expanded: block.wide, name: block.channels}
+                hyperparams, whole = depthwise(block.size), name in built
+                parts[number] = MobileBlock(block, conv, hyperparams, options, whole=whole)
+        self.blocks = Named("block_{}", parts)
+        final = partial(Conv2d, blocks[-1].channels, last, 1, 1, conv, **layers)
+        self.conv_1 = final() if "conv_1" in built else None
         self.taps = taps
         self.channels = tuple(widths[tap] for tap in taps)
 
@@ -176,18 +199,21 @@ class MobileNetwork(Part):
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
         """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
-        outputs = {}
-        for name in dict.fromkeys(name.removesuffix("_expand") for name in self.names):
-            layer = getattr(self, name)
-            expanded = f"{name}_expand"
-            if not isinstance(layer, MobileBlock):
-                outputs[name] = x = layer(x, train=train)
-            elif name in self.names:
-                outputs[expanded], x = layer(x, train=train)
+        outputs = {"conv_0": (x := self.conv_0(x, train=train))}
+        for number, block in self.blocks.items():
+            name, expanded = self._names(number)
+            if name in self.names:
+                outputs[expanded], x = block(x, train=train)
                 outputs[name] = x
-            else:
-                outputs[expanded] = layer.widen(x, train=train)
+            elif expanded in self.names:
+                outputs[expanded] = block.widen(x, train=train)
+        if self.conv_1 is not None and "conv_1" in self.names:
+            outputs["conv_1"] = self.conv_1(x, train=train)
         return tuple(outputs[tap] for tap in self.taps)
+
+    def _names(self, number: int) -> tuple[str, str]:
+        """Returns the names of a block's result and of its widest map."""
+        return f"block_{number}", f"block_{number}_expand"
 
 
 class _Row(NamedTuple):
@@ -269,83 +295,63 @@ _MULTI = {
 _SQUEEZE = 4
 
 
-class MobileNetV3Network(MobileNetwork):
-    """Builds a size of MobileNet v3 from its table.
-
-    Args:
-        config: see the schema.
-        taps: as for all backbones.
-        options: likewise.
-        rows: the table of blocks.
-        last: channels of the last convolution before the multipliers.
-    """
-
-    def __init__(
-        self,
-        config: schema.MobileNetV3,
-        taps: tuple[str, ...],
-        options: BuildOptions,
-        rows: Sequence[_Row],
-        last: int,
-    ) -> None:
-        strided = max(index for index, row in enumerate(rows) if row.stride == 2)
-
-        def thinner(channels: int) -> int:
-            return round(channels * config.end_multiplier)
-
-        rows = [
-            row._replace(
-                channels=thinner(row.channels) if index >= strided else row.channels,
-                size=3 if config.minimalistic else row.size,
-                gated=row.gated and not config.minimalistic,
-            )
-            for index, row in enumerate(rows)
-        ]
-        blocks = tuple(_blocks(rows, 16, config))
-        width = _width(thinner(last), config)
-        super().__init__(config, taps, blocks, width, lambda _: config.conv, options)
-
-
 @implements(schema.MobileNetV3Large)
-class MobileNetV3LargeBackbone(MobileNetV3Network):
-    """15 blocks."""
-
-    def __init__(
-        self, config: schema.MobileNetV3Large, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        super().__init__(config, taps, options, _LARGE, 960)
+def mobilenet_v3_large(
+    config: schema.MobileNetV3Large, taps: tuple[str, ...], options: BuildOptions
+) -> MobileNetwork:
+    """Returns 15 blocks."""
+    return _mobilenet_v3(config, taps, options, _LARGE, 960)
 
 
 @implements(schema.MobileNetV3Small)
-class MobileNetV3SmallBackbone(MobileNetV3Network):
-    """11 blocks."""
+def mobilenet_v3_small(
+    config: schema.MobileNetV3Small, taps: tuple[str, ...], options: BuildOptions
+) -> MobileNetwork:
+    """Returns 11 blocks."""
+    return _mobilenet_v3(config, taps, options, _SMALL, 576)
 
-    def __init__(
-        self, config: schema.MobileNetV3Small, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        super().__init__(config, taps, options, _SMALL, 576)
+
+def _mobilenet_v3(
+    config: schema.MobileNetV3,
+    taps: tuple[str, ...],
+    options: BuildOptions,
+    rows: Sequence[_Row],
+    last: int,
+) -> MobileNetwork:
+    """Returns a size from its table; `last` channels are before the multipliers."""
+    strided = max(index for index, row in enumerate(rows) if row.stride == 2)
+
+    def thinner(channels: int) -> int:
+        return round(channels * config.end_multiplier)
+
+    rows = [
+        row._replace(
+            channels=thinner(row.channels) if index >= strided else row.channels,
+            size=3 if config.minimalistic else row.size,
+            gated=row.gated and not config.minimalistic,
+        )
+        for index, row in enumerate(rows)
+    ]
+    blocks, width = tuple(_blocks(rows, 16, config)), _width(thinner(last), config)
+    return MobileNetwork(config, taps, blocks, width, lambda _: config.conv, options)
 
 
 @implements(schema.MobileNetEdgeTpu)
-class MobileNetEdgeTpuBackbone(MobileNetwork):
-    """22 blocks, of which the first nine are fused."""
-
-    def __init__(
-        self, config: schema.MobileNetEdgeTpu, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        blocks = tuple(_blocks(_EDGETPU, 32, config))
-        super().__init__(config, taps, blocks, 0, lambda _: config.conv, options)
+def mobilenet_edgetpu(
+    config: schema.MobileNetEdgeTpu, taps: tuple[str, ...], options: BuildOptions
+) -> MobileNetwork:
+    """Returns 22 blocks, of which the first nine are fused."""
+    blocks = tuple(_blocks(_EDGETPU, 32, config))
+    return MobileNetwork(config, taps, blocks, 0, lambda _: config.conv, options)
 
 
 @implements(schema.MobileNetMulti)
-class MobileNetMultiBackbone(MobileNetwork):
-    """16 blocks, or 14, without gates."""
-
-    def __init__(
-        self, config: schema.MobileNetMulti, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        blocks = tuple(_blocks(_MULTI[config.fits], 32, config))
-        super().__init__(config, taps, blocks, 0, lambda _: config.conv, options)
+def mobilenet_multi(
+    config: schema.MobileNetMulti, taps: tuple[str, ...], options: BuildOptions
+) -> MobileNetwork:
+    """Returns 16 blocks, or 14, without gates."""
+    blocks = tuple(_blocks(_MULTI[config.fits], 32, config))
+    return MobileNetwork(config, taps, blocks, 0, lambda _: config.conv, options)
 
 
 _Scaled = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileNetMulti

@@ -19,6 +19,7 @@ from stillbox.models.layers.lowering.windows import Padding, padding_of
 from stillbox.models.layers.resampling import max_pool
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 BlockKind = Literal["residual", "bottleneck"]
@@ -53,19 +54,16 @@ class BlockGroup(Part):
     """A sequence of blocks `block_1`, `block_2`, ..., each with the `channels` of its output."""
 
     def __init__(self, blocks: Iterable[Any]) -> None:
-        names = []
-        for number, block in enumerate(blocks, start=1):
-            names.append(f"block_{number}")
-            setattr(self, names[-1], block)
-            self.channels: int = block.channels
-        self.blocks = tuple(names)
+        numbered = dict(enumerate(blocks, start=1))
+        self.blocks = Named("block_{}", numbered)
+        self.channels: int = numbered[len(numbered)].channels
 
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), channels]`."""
-        for number, name in enumerate(self.blocks):
-            x = getattr(self, name)(x, train=train, dropout_key=fold_key(dropout_key, number))
+        for number, block in enumerate(self.blocks.values()):
+            x = block(x, train=train, dropout_key=fold_key(dropout_key, number))
         return x
 
 
@@ -106,17 +104,18 @@ class Block(Part):
         conv, self.channels = options.conv, output_channels(kind, width)
         layers = options.build.layer_arguments() | {"padding": options.padding}
         linear = replace(conv, activation="none")
+        shortcut = None
         if project or inputs != self.channels or stride > 1:
-            self.shortcut = Conv2d(inputs, self.channels, 1, stride, linear, **layers)
-        convolutions = _convolutions(kind, width, stride)
-        self.names = tuple(f"conv_{number}" for number in range(1, len(convolutions) + 1))
-        for name, (size, depth, own_stride) in zip(self.names, convolutions, strict=True):
-            hyperparams = linear if name == self.names[-1] else conv
-            setattr(self, name, Conv2d(inputs, depth, size, own_stride, hyperparams, **layers))
-            inputs = depth
-        last = getattr(self, self.names[-1])
-        if options.zero_last_scale and hasattr(getattr(last, "norm", None), "scale"):
-            last.norm.scale[...] = jnp.zeros(self.channels, jnp.float32)
+            shortcut = Conv2d(inputs, self.channels, 1, stride, linear, **layers)
+        self.shortcut = shortcut
+        steps, convolutions = _convolutions(kind, width, stride), {}
+        for number, (size, depth, own_stride) in enumerate(steps, start=1):
+            hyperparams = linear if number == len(steps) else conv
+            layer = Conv2d(inputs, depth, size, own_stride, hyperparams, **layers)
+            convolutions[number], inputs = layer, depth
+        self.convolutions = Named("conv_{}", convolutions)
+        if options.zero_last_scale and layer.norm is not None and layer.norm.scale is not None:
+            layer.norm.scale[...] = jnp.zeros(self.channels, jnp.float32)
         self.activation, self.drop_block = conv.activation, options.drop_block
         self.drop_connect_rate = options.drop_connect_rate
 
@@ -131,11 +130,12 @@ class Block(Part):
                 return x
             return drop_block(x, self.drop_block, fold_key(dropout_key, number))
 
-        shortcut = drop(self.shortcut(x, train=train) if hasattr(self, "shortcut") else x, 0)
-        for number, name in enumerate(self.names, start=1):
-            x = drop(getattr(self, name)(x, train=train), number)
+        shortcut = drop(x if self.shortcut is None else self.shortcut(x, train=train), 0)
+        for number, convolution in self.convolutions.items():
+            x = drop(convolution(x, train=train), number)
         if train and self.drop_connect_rate:
-            x = drop_connect(x, self.drop_connect_rate, fold_key(dropout_key, len(self.names) + 1))
+            key = fold_key(dropout_key, len(self.convolutions) + 1)
+            x = drop_connect(x, self.drop_connect_rate, key)
         return ACTIVATIONS[self.activation](shortcut + x)
 
 
@@ -175,11 +175,11 @@ class ResNetBackbone(Part):
         layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
         self.stem = stem(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         channels = _STEM_CHANNELS
-        widths = {"stem": channels}
+        widths, groups = {"stem": channels}, {}
         for index, name in enumerate(built[1:]):
-            group = _group(config, channels, index, options)
-            setattr(self, name, group)
-            channels = widths[name] = group.channels
+            groups[name] = _group(config, channels, index, options)
+            channels = widths[name] = groups[name].channels
+        self.groups = Named("{}", groups)
         self.channels = tuple(widths[tap] for tap in taps)
 
     def __call__(
@@ -189,8 +189,8 @@ class ResNetBackbone(Part):
         stem, x = self._halve_twice(x, train=train)
         outputs = {"stem": stem}
         for number, name in enumerate(self.names[1:], start=1):
-            group = getattr(self, name)
-            x = outputs[name] = group(x, train=train, dropout_key=fold_key(dropout_key, number))
+            key = fold_key(dropout_key, number)
+            x = outputs[name] = self.groups[name](x, train=train, dropout_key=key)
         return tuple(outputs[tap] for tap in self.taps)
 
     @rematerialized

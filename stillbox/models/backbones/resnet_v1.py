@@ -10,6 +10,7 @@ from stillbox.models.layers import Conv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 _ROOT_CHANNELS = 64
@@ -40,7 +41,7 @@ class ResNetV1Backbone(Part):
         # slim pads strided layers alike on all sides.
         self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
         channels = _ROOT_CHANNELS
-        widths, halved = {"root": channels}, ["root"]
+        widths, halved, blocks = {"root": channels}, ["root"], {}
         for index, name in enumerate(built[1:]):
             width, stride = _ROOT_CHANNELS * 2**index, _FIRST_STRIDE * 2**index
             units = _UNITS[config.depth][index]
@@ -49,10 +50,11 @@ class ResNetV1Backbone(Part):
                 "dilation": max(1, stride // config.output_stride),
                 "stride": 2 if halves and config.stride_in_unit else 1,
             }
-            setattr(self, name, ResNetBlock(config, channels, width, units, options, **steps))
+            blocks[name] = ResNetBlock(config, channels, width, units, options, **steps)
             channels = widths[name] = width * _EXPANSION
             if halves and not config.stride_in_unit:
                 halved.append(name)
+        self.blocks = Named("{}", blocks)
         self.channels = tuple(widths[tap] for tap in taps)
         self.halved = tuple(halved)
 
@@ -63,7 +65,7 @@ class ResNetV1Backbone(Part):
         outputs = {}
         outputs["root"], x = self._halve_twice(x, train=train)
         for name in self.names[1:]:
-            x = outputs[name] = getattr(self, name)(x, train=train)
+            x = outputs[name] = self.blocks[name](x, train=train)
             if name in self.halved:
                 x = max_pool(x, 1, 2)
         return tuple(outputs[tap] for tap in self.taps)
@@ -91,17 +93,17 @@ class ResNetBlock(Part):
         dilation: int = 1,
         stride: int = 1,
     ) -> None:
-        self.units = tuple(f"unit_{number}" for number in range(1, units + 1))
-        self.channels = width * _EXPANSION
-        for name in self.units:
-            steps = {"dilation": dilation, "stride": stride if name == self.units[-1] else 1}
-            setattr(self, name, BottleneckUnit(config, inputs, width, options, **steps))
+        self.channels, made = width * _EXPANSION, {}
+        for number in range(1, units + 1):
+            steps = {"dilation": dilation, "stride": stride if number == units else 1}
+            made[number] = BottleneckUnit(config, inputs, width, options, **steps)
             inputs = self.channels
+        self.units = Named("unit_{}", made)
 
     def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
-        for name in self.units:
-            x = getattr(self, name)(x, train=train)
+        for unit in self.units.values():
+            x = unit(x, train=train)
         return x
 
 
@@ -124,8 +126,8 @@ class BottleneckUnit(Part):
         layers = options.layer_arguments()
         outputs = width * _EXPANSION
         linear = replace(config.conv, activation="none")
-        if inputs != outputs:
-            self.shortcut = Conv2d(inputs, outputs, 1, stride, linear, **layers)
+        changes = inputs != outputs
+        self.shortcut = Conv2d(inputs, outputs, 1, stride, linear, **layers) if changes else None
         self.conv_1 = Conv2d(inputs, width, 1, 1, config.conv, **layers)
         spatial = {"dilation": dilation, "padding": "same" if stride == 1 else "symmetric"}
         self.conv_2 = Conv2d(width, width, 3, stride, config.conv, **layers | spatial)
@@ -135,7 +137,7 @@ class BottleneckUnit(Part):
     @rematerialized
     def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, ceil(H / stride), ceil(W / stride), 4 * width]`."""
-        if hasattr(self, "shortcut"):
+        if self.shortcut is not None:
             shortcut = self.shortcut(x, train=train)
         else:
             shortcut = x if self.stride == 1 else max_pool(x, 1, self.stride)

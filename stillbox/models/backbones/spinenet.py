@@ -26,6 +26,7 @@ from stillbox.models.layers.lowering.windows import Padding, padding_of
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, layers_in_use, make_divisible
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -84,16 +85,14 @@ class ScalePermutedBackbone(Part):
             NodeSpec(block.level, block.made_of, components.channels(block.level, block.made_of))
             for block in (*config.stem, *config.blocks)
         ]
-        for number, node in _nodes(config, specs, components):
-            setattr(self, f"node_{number}", node)
-        self.count = len(specs)
-        ends = {}
+        self.nodes = Named("node_{}", dict(_nodes(config, specs, components)))
+        endpoints, ends = {}, {}
         for number, block in enumerate(config.blocks, start=len(config.stem)):
             if block.output and config.levels[block.level] in built:
-                name = f"endpoint_{block.level}"
                 endpoint = (specs[number].channels, config.endpoints_depth, 1, 1, config.conv)
-                setattr(self, name, Conv2d(*endpoint, **options.layer_arguments()))
-                ends[config.levels[block.level]] = number, name
+                endpoints[block.level] = Conv2d(*endpoint, **options.layer_arguments())
+                ends[config.levels[block.level]] = number, block.level
+        self.endpoints = Named("endpoint_{}", endpoints)
         self.ends = tuple(ends[tap] for tap in taps)
         self.channels = (config.endpoints_depth,) * len(taps)
 
@@ -109,10 +108,10 @@ class ScalePermutedBackbone(Part):
             x = max_pool(x, 3, 2)
         maps = [self.node_0(x, train=train)]
         maps.append(self.node_1(maps[0], train=train))
-        for number in range(len(maps), self.count):
-            node, key = getattr(self, f"node_{number}"), fold_key(dropout_key, number)
-            maps.append(node(maps, train=train, dropout_key=key))
-        return tuple(getattr(self, name)(maps[number], train=train) for number, name in self.ends)
+        for number, node in self.nodes.items():
+            maps.append(node(maps, train=train, dropout_key=fold_key(dropout_key, number)))
+        ends = ((self.endpoints[level], maps[number]) for number, level in self.ends)
+        return tuple(endpoint(x, train=train) for endpoint, x in ends)
 
 
 class Node(Part):
@@ -134,8 +133,7 @@ class Node(Part):
         group: BlockGroup,
         activation: schema.Activation,
     ) -> None:
-        for index, resample in enumerate(resamples):
-            setattr(self, f"resample_{index}", resample)
+        self.resamples = Named("resample_{}", dict(enumerate(resamples)))
         self.inputs, self.joined, self.activation = inputs, joined, activation
         self.group = group
 
@@ -144,8 +142,8 @@ class Node(Part):
     ) -> FeatureMap:
         """Returns a map `[B, h, w, D]` from those of all nodes before, `[B, H, W, C]`."""
         terms = [
-            getattr(self, f"resample_{index}")(maps[number], train=train)
-            for index, number in enumerate(self.inputs)
+            resample(maps[number], train=train)
+            for resample, number in zip(self.resamples.values(), self.inputs, strict=True)
         ]
         terms += [maps[number] for number in self.joined]
         total = terms[0]
@@ -174,13 +172,11 @@ _WIDTHS = {1: 32, 2: 64, 3: 128, 4: 256, 5: 256, 6: 256, 7: 256}
 
 
 @implements(schema.SpineNet)
-class SpineNetBackbone(ScalePermutedBackbone):
-    """Residual blocks and bottlenecks after a stem of a 7x7 convolution and a pooling."""
-
-    def __init__(
-        self, config: schema.SpineNet, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        super().__init__(config, taps, _Components(config, options), options)
+def spinenet(
+    config: schema.SpineNet, taps: tuple[str, ...], options: BuildOptions
+) -> ScalePermutedBackbone:
+    """Returns residual blocks and bottlenecks after a 7x7 convolution and a pooling."""
+    return ScalePermutedBackbone(config, taps, _Components(config, options), options)
 
 
 @dataclass(frozen=True)
@@ -233,15 +229,15 @@ class Resample(Part):
         width = max(int(base * config.resample_alpha), 1)
         self.steps, self.pools_by_halves = target.level - source.level, config.pools_by_halves
         self.squeeze = Conv2d(source.channels, width, 1, 1, config.conv, **layers)
-        if self.steps > 0:
-            self.halve = Conv2d(width, width, 3, 2, config.conv, **layers)
+        down = self.steps > 0
+        self.halve = Conv2d(width, width, 3, 2, config.conv, **layers) if down else None
         self.expand = Conv2d(width, target.channels, 1, 1, linear, **layers)
 
     @rematerialized
     def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
         x = self.squeeze(x, train=train)
-        if self.steps > 0:
+        if self.halve is not None:
             x = self.halve(x, train=train)
         if self.steps > 1 and self.pools_by_halves:
             for _ in range(1, self.steps):
@@ -259,13 +255,11 @@ _EXPANSION = 6
 
 
 @implements(schema.SpineNetMbConv)
-class SpineNetMbConvBackbone(ScalePermutedBackbone):
-    """Inverted residuals after a 3x3 convolution."""
-
-    def __init__(
-        self, config: schema.SpineNetMbConv, taps: tuple[str, ...], options: BuildOptions
-    ) -> None:
-        super().__init__(config, taps, _MbconvComponents(config, options), options)
+def spinenet_mbconv(
+    config: schema.SpineNetMbConv, taps: tuple[str, ...], options: BuildOptions
+) -> ScalePermutedBackbone:
+    """Returns inverted residuals after a 3x3 convolution."""
+    return ScalePermutedBackbone(config, taps, _MbconvComponents(config, options), options)
 
 
 @dataclass(frozen=True)
@@ -330,17 +324,19 @@ class SeparableResample(Part):
     ) -> None:
         layers = options.layer_arguments() | {"padding": _padding(config)}
         self.steps = target.level - source.level
-        for step in range(1, self.steps + 1):
-            halve = DepthwiseConv2d(source.channels, 3, 2, _depthwise(config), **layers)
-            setattr(self, f"halve_{step}", halve)
+        halves = {
+            step: DepthwiseConv2d(source.channels, 3, 2, _depthwise(config), **layers)
+            for step in range(1, self.steps + 1)
+        }
+        self.halves = Named("halve_{}", halves)
         linear = replace(config.conv, activation="none")
         self.match = Conv2d(source.channels, target.channels, 1, 1, linear, **layers)
 
     @rematerialized
     def __call__(self, x: FeatureMap, *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` to `[B, H / 2^steps, W / 2^steps, D]`."""
-        for step in range(1, self.steps + 1):
-            x = getattr(self, f"halve_{step}")(x, train=train)
+        for halve in self.halves.values():
+            x = halve(x, train=train)
         if self.steps < 0:
             x = upsample(x, 2**-self.steps)
         return self.match(x, train=train)

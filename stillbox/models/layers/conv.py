@@ -28,8 +28,9 @@ from stillbox.models.layers.lowering.winograd import (
     has_fitting_shape,
 )
 from stillbox.models.layers.masking import without_padding, zero_padding
-from stillbox.models.layers.norm import NormLayer, build_norm
+from stillbox.models.layers.norm import GroupNormLayer, NormLayer, build_norm
 from stillbox.models.layers.quantization import Roundings, fold_norm
+from stillbox.models.paths import named_modules
 
 
 class LayerOptions(TypedDict, total=False):
@@ -83,11 +84,10 @@ class ConvLayer(nnx.Module):
         num_uses: int = 1,
     ) -> None:
         self.kernel = kernel_parameter(hyperparams, kernel_shape, rng)
-        if hyperparams.force_bias if hyperparams.normalizes else bias:
-            self.bias = nnx.Param(filled(channels, 0))
-        if (norm := build_norm(channels, hyperparams, frozen=freeze_norm)) is not None:
-            self.norm = norm
-        self.stride = stride
+        biased = hyperparams.force_bias if hyperparams.normalizes else bias
+        self.bias = nnx.Param(filled(channels, 0)) if biased else None
+        self.norm = build_norm(channels, hyperparams, frozen=freeze_norm)
+        self.channels, self.stride = channels, stride
         self.dilation = 1
         self.padding: Padding = padding
         self.activation = hyperparams.activation
@@ -112,8 +112,11 @@ class ConvLayer(nnx.Module):
             factor: a scalar of the map that multiplies kernel and bias; None: 1.
         """
         if self.roundings is not None:
-            norm: NormLayer | None = getattr(self, "norm", None)
-            return self.apply_rounded(x, norm, self.activation, train=train, use=use, factor=factor)
+            # A rule refuses rounding with group norm, which is no part of a kernel.
+            assert not isinstance(self.norm, GroupNormLayer)
+            return self.apply_rounded(
+                x, self.norm, self.activation, train=train, use=use, factor=factor
+            )
         # Kernels that are prepared for one map serve all maps, unless they differ by the factor.
         place = 0 if factor is None else use
         product = self._product(self._input(x), _scaled(self.kernel, factor), use=place)
@@ -133,7 +136,7 @@ class ConvLayer(nnx.Module):
         assert self.roundings is not None
         x = self._rounded_input(x, train=train, use=use)
         kernel = _scaled(self.kernel, factor)
-        bias = _scaled(self.bias, factor) if hasattr(self, "bias") else 0.0
+        bias = 0.0 if self.bias is None else _scaled(self.bias, factor)
         product = partial(self._product, x, use=use)
         round_kernel, round_result = self.roundings.of_map(self, use, train=train)
         if norm is None:
@@ -151,7 +154,12 @@ class ConvLayer(nnx.Module):
         with jax.named_scope(self.scope):
             y = round_result(ACTIVATIONS[activation](y))
         # Predictions stay float32, as in `_finish`.
-        return y.astype(self.dtype) if norm is not None or not hasattr(self, "bias") else y
+        return y.astype(self.dtype) if norm is not None or self.bias is None else y
+
+    def fill_bias(self, value: float) -> None:
+        """Sets all numbers of the bias."""
+        assert self.bias is not None
+        self.bias[...] = filled(self.channels, value)
 
     def scope_beside(self, name: str) -> str:
         """Returns the scope of another operation of the layer's part, such as a sum."""
@@ -176,7 +184,7 @@ class ConvLayer(nnx.Module):
         return (self.kernel[...], *self._penalized_bias())
 
     def _penalized_bias(self) -> tuple[jax.Array, ...]:
-        return (self.bias[...],) if self.regularize_bias and hasattr(self, "bias") else ()
+        return (self.bias[...],) if self.regularize_bias and self.bias is not None else ()
 
     def _convolve(
         self, x: jax.Array, kernel: jax.Array, *, depthwise: bool, use: int = 0
@@ -202,10 +210,10 @@ class ConvLayer(nnx.Module):
         with jax.named_scope(self.scope):
             # Outputs with a bias are predictions and stay float32: in bfloat16, updates of a logit
             # of -4.6 would be rounded away.
-            if hasattr(self, "bias"):
-                dtype = self.dtype if hasattr(self, "norm") else jnp.dtype(jnp.float32)
+            if self.bias is not None:
+                dtype = jnp.dtype(jnp.float32) if self.norm is None else self.dtype
                 product = add_bias(as_float32(product), _scaled(self.bias, factor), dtype)
-            if hasattr(self, "norm"):
+            if self.norm is not None:
                 return self.norm(product.astype(self.dtype), self.activation, train=train)
             return ACTIVATIONS[self.activation](product)
 
@@ -217,14 +225,14 @@ def _scaled(parameter: nnx.Param, factor: jax.Array | None) -> jax.Array:
 
 def share_prepared_kernels(module: nnx.Module, kernels: PreparedKernels) -> None:
     """Lets all convolutions of a module take prepared kernels, and add those that are missing."""
-    for path, layer in nnx.iter_modules(module):
+    for path, layer in named_modules(module):
         if isinstance(layer, ConvLayer):
-            layer.prepared = LayerKernels(".".join(map(str, path)), kernels)
+            layer.prepared = LayerKernels(".".join(path), kernels)
 
 
 def may_prepare_kernels(module: nnx.Module) -> bool:
     """Returns whether there may be prepared kernels of a module's convolutions."""
-    layers = (layer for _, layer in nnx.iter_modules(module) if isinstance(layer, ConvLayer))
+    layers = (layer for _, layer in named_modules(module) if isinstance(layer, ConvLayer))
     return any(layer.stride == 1 and has_fitting_shape(layer.kernel.shape) for layer in layers)
 
 

@@ -7,6 +7,7 @@ values; `schema.Regularizer` documents how penalties are called.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +94,14 @@ def _variance_scaling(
         return math.sqrt(variance) * rng.standard_normal(shape)
     correction = 1 / _CUT_VARIANCE if initializer.exact_cut else _SLIM_CUT_CORRECTION
     return math.sqrt(correction * variance) * _truncated(shape, rng)
+
+
+@runtime_checkable
+class Penalized(Protocol):
+    """A layer with a regularisation loss."""
+
+    def penalty(self) -> jax.Array:
+        """Returns it without the losses of the layer's parts, a float32 scalar."""
 
 
 def penalty_of(regularizer: schema.Regularizer | None, arrays: Sequence[jax.Array]) -> jax.Array:

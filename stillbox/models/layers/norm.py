@@ -238,10 +238,8 @@ class NormLayer(nnx.Module):
         frozen: bool,
         regularizer: schema.Regularizer | None = None,
     ) -> None:
-        if config.scale:
-            self.scale = nnx.Param(filled(channels, 1))
-        if config.center:
-            self.bias = nnx.Param(filled(channels, 0))
+        self.scale = nnx.Param(filled(channels, 1)) if config.scale else None
+        self.bias = nnx.Param(filled(channels, 0)) if config.center else None
         self.mean = nnx.BatchStat(filled(channels, 0))
         self.var = nnx.BatchStat(filled(channels, 1))
         self.config = config
@@ -250,7 +248,7 @@ class NormLayer(nnx.Module):
 
     def penalty(self) -> jax.Array:
         """Its regularisation loss, a float32 scalar."""
-        trainable = [getattr(self, name)[...] for name in ("scale", "bias") if hasattr(self, name)]
+        trainable = [array[...] for array in (self.scale, self.bias) if array is not None]
         return penalty_of(self.regularizer, trainable)
 
     def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:
@@ -273,8 +271,8 @@ class NormLayer(nnx.Module):
 
     def affine(self, channels: int) -> tuple[jax.Array, jax.Array]:
         """Returns factor and offset, `[channels]` float32."""
-        scale = self.scale[...] if self.config.scale else jnp.ones(channels, jnp.float32)
-        bias = self.bias[...] if self.config.center else jnp.zeros(channels, jnp.float32)
+        scale = jnp.ones(channels, jnp.float32) if self.scale is None else self.scale[...]
+        bias = jnp.zeros(channels, jnp.float32) if self.bias is None else self.bias[...]
         return scale, bias
 
     def observe(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:

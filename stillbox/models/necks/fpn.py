@@ -22,6 +22,7 @@ from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, rounded
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -42,16 +43,22 @@ class FpnNeck(Part):
         if config.depthwise:
             convolution = partial(SeparableConv2d, pointwise_defaults=config.pointwise_defaults)
         maps = config.count_maps()
-        for tap, channels in enumerate(inputs, start=1):
-            setattr(self, f"projection_{tap}", Conv2d(channels, depth, 1, 1, plain, **layers))
-        for tap in range(1, len(inputs)):
-            setattr(
-                self, f"smoothing_{tap}", convolution(depth, depth, 3, 1, config.conv, **layers)
-            )
-            options.add_rounding(self, f"sum_{tap}")
-        self.coarse = tuple(range(1, maps - len(inputs) + 1))
-        for step in self.coarse:
-            setattr(self, f"coarse_{step}", convolution(depth, depth, 3, 2, config.conv, **layers))
+        projections = {
+            tap: Conv2d(channels, depth, 1, 1, plain, **layers)
+            for tap, channels in enumerate(inputs, start=1)
+        }
+        smoothing = {
+            tap: convolution(depth, depth, 3, 1, config.conv, **layers)
+            for tap in range(1, len(inputs))
+        }
+        coarse = {
+            step: convolution(depth, depth, 3, 2, config.conv, **layers)
+            for step in range(1, maps - len(inputs) + 1)
+        }
+        self.projections = Named("projection_{}", projections)
+        self.smoothing = Named("smoothing_{}", smoothing)
+        self.sums = Named("sum_{}", {tap: options.rounding() for tap in smoothing})
+        self.coarse = Named("coarse_{}", coarse)
         self.top_down_smoothed = config.top_down == "smoothed"
         self.channels = (depth,) * maps
         self.dtype = jnp.dtype(options.dtype)
@@ -67,17 +74,17 @@ class FpnNeck(Part):
             lateral = self._project(number, features[number - 1], train=train)
             running = upsample_to(running, lateral)
             with jax.named_scope(f"sum_{number}"):
-                running = rounded(self, f"sum_{number}", running + lateral, train=train)
-            smoothed = getattr(self, f"smoothing_{number}")(running, train=train)
+                running = rounded(self.sums[number], running + lateral, train=train)
+            smoothed = self.smoothing[number](running, train=train)
             maps.insert(0, smoothed)
             running = smoothed if self.top_down_smoothed else running
-        for step in self.coarse:
-            maps.append(getattr(self, f"coarse_{step}")(maps[-1], train=train))
+        for halve in self.coarse.values():
+            maps.append(halve(maps[-1], train=train))
         return tuple(maps)
 
     def _project(self, number: int, tap: FeatureMap, *, train: bool) -> FeatureMap:
         # Outputs with a bias are float32.
-        return getattr(self, f"projection_{number}")(tap, train=train).astype(self.dtype)
+        return self.projections[number](tap, train=train).astype(self.dtype)
 
 
 def upsample_to(x: FeatureMap, fine: FeatureMap) -> FeatureMap:
@@ -101,20 +108,22 @@ class RetinaNetFpnNeck(Part):
         plain = config.conv.without_norm()
         layers = options.layer_arguments() | {"bias": not normalizes or config.conv.force_bias}
         convolution = SeparableConv2d if config.depthwise else Conv2d
-        for level, channels in enumerate(inputs, start=first):
-            lateral = convolution(channels, depth, 1, 1, plain, **layers)
-            setattr(self, f"lateral_{level}", lateral)
-        for level in range(first, behind):
-            setattr(self, f"output_{level}", convolution(depth, depth, 3, 1, plain, **layers))
-        self.coarse_from_tap = config.coarse_from == "tap"
+        lateral = {
+            level: convolution(channels, depth, 1, 1, plain, **layers)
+            for level, channels in enumerate(inputs, start=first)
+        }
+        outputs = {level: convolution(depth, depth, 3, 1, plain, **layers) for level in lateral}
+        self.coarse_from_tap, coarse = config.coarse_from == "tap", {}
         for level in range(behind, config.max_level + 1):
             channels = inputs[-1] if self.coarse_from_tap and level == behind else depth
-            setattr(self, f"coarse_{level}", convolution(channels, depth, 3, 2, plain, **layers))
-        if normalizes:
-            for level in range(first, config.max_level + 1):
-                norm = build_norm(depth, config.conv, frozen=options.freeze_norm)
-                setattr(self, f"norm_{level}", norm)
-        self.first, self.coarse = first, tuple(range(behind, config.max_level + 1))
+            coarse[level] = convolution(channels, depth, 3, 2, plain, **layers)
+        norms = {
+            level: build_norm(depth, config.conv, frozen=options.freeze_norm)
+            for level in (*lateral, *coarse)
+        }
+        self.lateral, self.outputs = Named("lateral_{}", lateral), Named("output_{}", outputs)
+        self.coarse, self.norms = Named("coarse_{}", coarse), Named("norm_{}", norms)
+        self.first = first
         self.activation = config.conv.activation
         self.channels = (depth,) * config.count_maps()
         self.dtype = jnp.dtype(options.dtype)
@@ -125,13 +134,14 @@ class RetinaNetFpnNeck(Part):
     ) -> tuple[FeatureMap, ...]:
         """Maps the features of the backbone to all feature maps, from fine to coarse."""
         maps = self._descend(features, train=train)
-        for level in self.coarse:
+        behind = self.first + len(features)
+        for level, halve in self.coarse.items():
             above = maps[level - 1]
-            if level > self.coarse[0]:
+            if level > behind:
                 above = ACTIVATIONS[self.activation](above)
             elif self.coarse_from_tap:
                 above = features[-1]
-            maps[level] = self._convolve(f"coarse_{level}", above, train=train)
+            maps[level] = self._convolve(halve, above, train=train)
         return tuple(self._normalize(level, maps[level], train=train) for level in sorted(maps))
 
     def _descend(self, features: tuple[FeatureMap, ...], *, train: bool) -> dict[int, FeatureMap]:
@@ -139,17 +149,17 @@ class RetinaNetFpnNeck(Part):
         maps: dict[int, FeatureMap] = {}
         running = None
         for level, tap in reversed(list(enumerate(features, start=self.first))):
-            lateral = self._convolve(f"lateral_{level}", tap, train=train)
+            lateral = self._convolve(self.lateral[level], tap, train=train)
             running = lateral if running is None else upsample(running, 2) + lateral
-            maps[level] = self._convolve(f"output_{level}", running, train=train)
+            maps[level] = self._convolve(self.outputs[level], running, train=train)
         return maps
 
-    def _convolve(self, name: str, x: FeatureMap, *, train: bool) -> FeatureMap:
+    def _convolve(self, layer: ConvLayer, x: FeatureMap, *, train: bool) -> FeatureMap:
         # Outputs with a bias are float32.
-        return getattr(self, name)(x, train=train).astype(self.dtype)
+        return layer(x, train=train).astype(self.dtype)
 
     def _normalize(self, level: int, x: FeatureMap, *, train: bool) -> FeatureMap:
-        norm = getattr(self, f"norm_{level}", None)
+        norm = self.norms[level]
         return x if norm is None else norm(x, "none", train=train)
 
 
@@ -180,10 +190,11 @@ class BiFpnNeck(Part):
         self.coarse = _projection(inputs[-1], config, options)
         # A map that was pooled has the common depth.
         channels: tuple[int | None, ...] = (*inputs, *[None] * (maps - len(inputs)))
-        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
-        for name in self.cells:
-            setattr(self, name, BiFpnCell(config, channels, options))
+        cells = {}
+        for number in range(config.num_repeats):
+            cells[number] = BiFpnCell(config, channels, options)
             channels = (None,) * maps
+        self.cells = Named("cell_{}", cells)
         self.channels = (config.depth,) * maps
 
     def __call__(
@@ -194,8 +205,8 @@ class BiFpnNeck(Part):
         while len(maps) < len(self.channels):
             x = self.coarse(maps[-1], train=train) if len(maps) == len(features) else maps[-1]
             maps.append(max_pool(x, 3, 2))
-        for name in self.cells:
-            maps = getattr(self, name)(maps, train=train)
+        for cell in self.cells.values():
+            maps = cell(maps, train=train)
         return tuple(maps)
 
 
@@ -210,24 +221,28 @@ class BiFpnCell(Part):
         self, config: schema.BiFpn, channels: tuple[int | None, ...], options: BuildOptions
     ) -> None:
         self.last = len(channels) - 1
-        for place in reversed(range(self.last)):
-            setattr(self, f"down_{place}", MapSum(config, 2, channels[place], options))
-        for place in range(1, self.last + 1):
-            count = 2 if place == self.last else 3
-            setattr(self, f"up_{place}", MapSum(config, count, channels[place], options))
+        down = {
+            place: MapSum(config, 2, channels[place], options)
+            for place in reversed(range(self.last))
+        }
+        up = {
+            place: MapSum(config, 2 if place == self.last else 3, channels[place], options)
+            for place in range(1, self.last + 1)
+        }
+        self.down, self.up = Named("down_{}", down), Named("up_{}", up)
 
     @rematerialized
     def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         down = [*maps]
-        for place in reversed(range(self.last)):
+        for place, join in self.down.items():
             coarser = upsample_to(down[place + 1], maps[place])
-            down[place] = getattr(self, f"down_{place}")((maps[place], coarser), train=train)
+            down[place] = join((maps[place], coarser), train=train)
         up = [down[0]]
-        for place in range(1, self.last + 1):
+        for place, join in self.up.items():
             own = (maps[place], down[place]) if place < self.last else (maps[place],)
             finer = max_pool(up[-1], 3, 2)
-            up.append(getattr(self, f"up_{place}")((*own, finer), train=train))
+            up.append(join((*own, finer), train=train))
         return up
 
 
@@ -241,12 +256,10 @@ class MapSum(Part):
     def __init__(
         self, config: schema.BiFpn, count: int, channels: int | None, options: BuildOptions
     ) -> None:
-        if channels is not None:
-            self.project = _projection(channels, config, options)
-        if config.combine != "sum":
-            self.weights = nnx.Param(jnp.ones((count, 1), jnp.float32))
-        for number in range(1, count):
-            options.add_rounding(self, f"sum_{number}")
+        self.project = None if channels is None else _projection(channels, config, options)
+        weighted = config.combine != "sum"
+        self.weights = nnx.Param(jnp.ones((count, 1), jnp.float32)) if weighted else None
+        self.sums = Named("sum_{}", {number: options.rounding() for number in range(1, count)})
         linear = replace(config.conv, activation="none")
         layers = options.layer_arguments()
         self.conv = SeparableConv2d(config.depth, config.depth, 3, 1, linear, **layers)
@@ -257,7 +270,7 @@ class MapSum(Part):
     def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> FeatureMap:
         """Maps `[B, H, W, C]` of one size to one `[B, H, W, depth]`."""
         first, *others = maps
-        if hasattr(self, "project"):
+        if self.project is not None:
             first = self.project(first, train=train)
         total, *others = self._weighted([x.astype(self.dtype) for x in (first, *others)])
         for number, x in enumerate(others, start=1):
@@ -265,12 +278,12 @@ class MapSum(Part):
                 total = total + x
                 if number == len(others):
                     total = ACTIVATIONS[self.activation](total)
-                total = rounded(self, f"sum_{number}", total, train=train)
+                total = rounded(self.sums[number], total, train=train)
         # Outputs with a bias and no norm are float32.
         return self.conv(total, train=train).astype(self.dtype)
 
     def _weighted(self, maps: list[FeatureMap]) -> list[FeatureMap]:
-        if not hasattr(self, "weights"):
+        if self.weights is None:
             return maps
         weights = self.weights[:, 0]
         if self.normalized:

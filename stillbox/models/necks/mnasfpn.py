@@ -16,6 +16,7 @@ from stillbox.models.layers import Conv2d, SeparableConv2d
 from stillbox.models.layers.hyperparams import ACTIVATIONS
 from stillbox.models.layers.resampling import max_pool, max_pool_with_zeros, upsample
 from stillbox.models.parts import BuildOptions, FeatureMap, Part, make_divisible, rounded
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -40,6 +41,7 @@ _CELL = (
     _Block((4, 3), 2, 5, 128),
     _Block((4, 3), 3, 3, 96),
 )
+_FIRST_OUTPUT = len(_CELL) - _LEVELS
 
 
 @implements(schema.MnasFpn)
@@ -54,15 +56,14 @@ class MnasFpnNeck(Part):
     ) -> None:
         width, channels = _width(config, config.depth), inputs
         linear = replace(config.conv, activation="none", regularizer=None)
-        self.coarse = tuple(range(1, config.count_maps() - len(inputs) + 1))
-        for step in self.coarse:
-            layer = Conv2d(channels[-1], width, 1, 1, linear, **options.layer_arguments())
-            setattr(self, f"coarse_{step}", layer)
+        coarse, cells = {}, {}
+        for step in range(1, config.count_maps() - len(inputs) + 1):
+            coarse[step] = Conv2d(channels[-1], width, 1, 1, linear, **options.layer_arguments())
             channels = (*channels, width)
-        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
-        for name in self.cells:
-            setattr(self, name, MnasFpnCell(name, config, channels, options))
+        for number in range(config.num_repeats):
+            cells[number] = MnasFpnCell(f"cell_{number}", config, channels, options)
             channels = (width,) * _LEVELS
+        self.coarse, self.cells = Named("coarse_{}", coarse), Named("cell_{}", cells)
         self.channels, self.zeros = channels, config.explicit_padding
         self.dtype = jnp.dtype(options.dtype)
 
@@ -71,11 +72,11 @@ class MnasFpnNeck(Part):
     ) -> tuple[FeatureMap, ...]:
         """Maps the features of the backbone to all feature maps, from fine to coarse."""
         maps = list(features)
-        for step in self.coarse:
-            x = getattr(self, f"coarse_{step}")(_shrink(maps[-1], 2, self.zeros), train=train)
+        for convolve in self.coarse.values():
+            x = convolve(_shrink(maps[-1], 2, self.zeros), train=train)
             maps.append(x.astype(self.dtype))
-        for name in self.cells:
-            maps = getattr(self, name)(maps, train=train)
+        for cell in self.cells.values():
+            maps = cell(maps, train=train)
         return tuple(maps)
 
 
@@ -92,37 +93,36 @@ class MnasFpnCell(Part):
         options: BuildOptions,
     ) -> None:
         before, levels = list(channels), list(range(_LEVELS))
-        width = _width(config, config.depth)
+        width, blocks = _width(config, config.depth), {}
         for number, block in enumerate(_CELL):
             inputs = tuple((before[m], levels[m] - block.level) for m in block.inputs)
-            name = f"block_{number}"
-            made = MnasFpnBlock(f"{scope}/{name}", config, block, inputs, options)
-            setattr(self, name, made)
+            own = f"{scope}/block_{number}"
+            blocks[number] = MnasFpnBlock(own, config, block, inputs, options)
             before.append(width)
             levels.append(block.level)
-        # Blocks, and the maps that are added to their results.
-        self.residual = tuple(
-            (f"block_{len(_CELL) - _LEVELS + place}", place)
+        self.blocks = Named("block_{}", blocks)
+        # Of blocks with a map that is added to the result.
+        sums = {
+            _FIRST_OUTPUT + place: options.rounding()
             for place in range(_LEVELS)
             if channels[place] == width
-        )
-        for name, _ in self.residual:
-            options.add_rounding(self, f"{name}_sum")
+        }
+        self.sums = Named("block_{}_sum", sums)
         self.scope = scope
 
     @rematerialized
     def __call__(self, maps: Sequence[FeatureMap], *, train: bool) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         made = [*maps]
-        for number, block in enumerate(_CELL):
-            name, inputs = f"block_{number}", [made[m] for m in block.inputs]
-            made.append(getattr(self, name)(inputs, train=train))
+        for number, block in self.blocks.items():
+            made.append(block([made[m] for m in _CELL[number].inputs], train=train))
         # Blocks read one another's results without the shortcuts.
         outputs = made[-_LEVELS:]
-        for name, place in self.residual:
-            with jax.named_scope(f"{self.scope}/{name}_sum"):
+        for number, rounding in self.sums.items():
+            place = number - _FIRST_OUTPUT
+            with jax.named_scope(f"{self.scope}/block_{number}_sum"):
                 total = outputs[place] + maps[place]
-                outputs[place] = rounded(self, f"{name}_sum", total, train=train)
+                outputs[place] = rounded(rounding, total, train=train)
         return outputs
 
 
@@ -141,9 +141,11 @@ class MnasFpnBlock(Part):
     ) -> None:
         wide, layers = _width(config, block.expansion), options.layer_arguments()
         linear = replace(config.conv, activation="none")
-        for place, (channels, _) in enumerate(inputs):
-            setattr(self, f"input_{place}", Conv2d(channels, wide, 1, 1, linear, **layers))
-        options.add_rounding(self, "input_sum")
+        widen = {
+            place: Conv2d(channels, wide, 1, 1, linear, **layers)
+            for place, (channels, _) in enumerate(inputs)
+        }
+        self.inputs, self.input_sum = Named("input_{}", widen), options.rounding()
         separable = replace(linear, initializer=config.separable_initializer)
         width = _width(config, config.depth)
         self.separable = SeparableConv2d(wide, width, block.size, 1, separable, **layers)
@@ -156,7 +158,7 @@ class MnasFpnBlock(Part):
         first, second = (self._widen(place, x, train=train) for place, x in enumerate(maps))
         with jax.named_scope(f"{self.scope}/input_sum"):
             x = ACTIVATIONS[self.activation](first + second)
-            x = rounded(self, "input_sum", x, train=train)
+            x = rounded(self.input_sum, x, train=train)
         return self.separable(x, train=train).astype(self.dtype)
 
     def _widen(self, place: int, x: FeatureMap, *, train: bool) -> FeatureMap:
@@ -164,7 +166,7 @@ class MnasFpnBlock(Part):
         if level < 0:
             x = _shrink(x, 2**-level, self.zeros)
         # Outputs with a bias are float32.
-        x = getattr(self, f"input_{place}")(x, train=train).astype(self.dtype)
+        x = self.inputs[place](x, train=train).astype(self.dtype)
         return upsample(x, 2**level) if level > 0 else x
 
 

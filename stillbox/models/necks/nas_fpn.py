@@ -17,6 +17,7 @@ from stillbox.models.layers.masking import max_of_map
 from stillbox.models.layers.resampling import max_pool, upsample
 from stillbox.models.layers.stochastic import drop_block, fold_key
 from stillbox.models.parts import BuildOptions, FeatureMap, Part
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -69,15 +70,15 @@ class NasFpnNeck(Part):
         self, config: schema.NasFpn, inputs: tuple[int, ...], options: BuildOptions
     ) -> None:
         maps = config.count_maps()
-        self.resampled = tuple(range(config.min_level, config.min_level + len(inputs)))
-        for level, channels in zip(self.resampled, inputs, strict=True):
-            _add_projection(self, f"resample_{level}", config, channels, options)
-        self.cells = tuple(f"cell_{number}" for number in range(config.num_repeats))
-        channels = config.depth
-        for name in self.cells:
-            cell = NasFpnCell(config, channels, options)
-            setattr(self, name, cell)
-            channels = cell.channels
+        resample = {
+            level: _projection(config, channels, options)
+            for level, channels in enumerate(inputs, start=config.min_level)
+        }
+        channels, cells = config.depth, {}
+        for number in range(config.num_repeats):
+            cells[number] = NasFpnCell(config, channels, options)
+            channels = cells[number].channels
+        self.resample, self.cells = Named("resample_{}", resample), Named("cell_{}", cells)
         self.channels = (channels,) * maps
 
     def __call__(
@@ -85,14 +86,13 @@ class NasFpnNeck(Part):
     ) -> tuple[FeatureMap, ...]:
         """Maps the features of the backbone to all feature maps, from fine to coarse."""
         maps = [
-            _project(self, f"resample_{level}", tap, train=train)
-            for level, tap in zip(self.resampled, features, strict=True)
+            _project(projection, tap, train=train)
+            for projection, tap in zip(self.resample.values(), features, strict=True)
         ]
         while len(maps) < len(self.channels):
             maps.append(max_pool(maps[-1], 2, 2))
-        for number, name in enumerate(self.cells):
-            key = fold_key(dropout_key, number)
-            maps = getattr(self, name)(maps, train=train, dropout_key=key)
+        for number, cell in self.cells.items():
+            maps = cell(maps, train=train, dropout_key=fold_key(dropout_key, number))
         return tuple(maps)
 
 
@@ -103,11 +103,11 @@ class NasFpnCell(Part):
         self.steps, self.outputs = plan_cell(config)
         self.levels = (*range(config.min_level, config.max_level + 1),)
         channels = dict.fromkeys(range(len(self.levels)), inputs)
+        nodes = {}
         for number, step in enumerate(self.steps, start=len(self.levels)):
-            node = CombineNode(config, step, channels, options)
-            setattr(self, f"node_{number}", node)
-            channels[number] = node.channels
-        self.channels = node.channels
+            nodes[number] = CombineNode(config, step, channels, options)
+            channels[number] = self.channels = nodes[number].channels
+        self.nodes = Named("node_{}", nodes)
 
     @rematerialized
     def __call__(
@@ -115,11 +115,10 @@ class NasFpnCell(Part):
     ) -> list[FeatureMap]:
         """Maps `[B, H, W, C]`, from fine to coarse, to as many of the same sizes."""
         maps, levels = list(maps), list(self.levels)
-        for number, step in enumerate(self.steps, start=len(maps)):
+        for number, node in self.nodes.items():
             key = fold_key(dropout_key, number)
-            node = getattr(self, f"node_{number}")
             maps.append(node(maps, levels, train=train, dropout_key=key))
-            levels.append(step.level)
+            levels.append(node.step.level)
         return [maps[number] for number in self.outputs]
 
 
@@ -133,8 +132,13 @@ class CombineNode(Part):
     def __init__(
         self, config: schema.NasFpn, step: Step, channels: dict[int, int], options: BuildOptions
     ) -> None:
-        for name, source in _sources(step):
-            _add_projection(self, name, config, channels[source], options)
+        resample = {
+            place: _projection(config, channels[source], options)
+            for place, source in enumerate(step.inputs)
+        }
+        joined = {source: _projection(config, channels[source], options) for source in step.joined}
+        self.resample = Named("resample_{}", resample)
+        self.joined = Named("resample_joined_{}", joined)
         self.step, self.activation = step, config.conv.activation
         self.block, self.channels = _block(config, options)
         self.drop_block = config.drop_block if config.block == "conv" else None
@@ -148,9 +152,10 @@ class CombineNode(Part):
         dropout_key: jax.Array | None = None,
     ) -> FeatureMap:
         """Returns the node's map `[B, H, W, channels]` from those before it."""
+        inputs = [(self.step.inputs[place], layer) for place, layer in self.resample.items()]
         first, second, *joined = (
-            _resample(_project(self, name, maps[m], train=train), levels[m], self.step.level)
-            for name, m in _sources(self.step)
+            _resample(_project(layer, maps[m], train=train), levels[m], self.step.level)
+            for m, layer in (*inputs, *self.joined.items())
         )
         x = _combine(first, second, self.step.gate)
         for other in joined:
@@ -165,26 +170,21 @@ class CombineNode(Part):
         return x
 
 
-def _sources(step: Step) -> list[tuple[str, int]]:
-    """Returns name of projection and number of each map that a node reads."""
-    inputs = [(f"resample_{place}", number) for place, number in enumerate(step.inputs)]
-    return inputs + [(f"resample_joined_{number}", number) for number in step.joined]
+def _projection(
+    config: schema.NasFpn, inputs: int, options: BuildOptions
+) -> SeparableConv2d | Conv2d | None:
+    """Returns a 1x1 convolution to the common depth; None: `inputs` channels are as many."""
+    if inputs == config.depth:
+        return None
+    linear = replace(config.conv, activation="none")
+    convolution = SeparableConv2d if config.depthwise else Conv2d
+    return convolution(inputs, config.depth, 1, 1, linear, **options.layer_arguments())
 
 
-def _add_projection(
-    part: Part, name: str, config: schema.NasFpn, inputs: int, options: BuildOptions
-) -> None:
-    """Adds a 1x1 convolution to the common depth to `part`, if `inputs` channels differ."""
-    if inputs != config.depth:
-        linear = replace(config.conv, activation="none")
-        convolution = SeparableConv2d if config.depthwise else Conv2d
-        layer = convolution(inputs, config.depth, 1, 1, linear, **options.layer_arguments())
-        setattr(part, name, layer)
-
-
-def _project(part: Part, name: str, x: FeatureMap, *, train: bool) -> FeatureMap:
-    """Applies the projection `name`, if it exists."""
-    return getattr(part, name)(x, train=train).astype(x.dtype) if hasattr(part, name) else x
+def _project(
+    projection: SeparableConv2d | Conv2d | None, x: FeatureMap, *, train: bool
+) -> FeatureMap:
+    return x if projection is None else projection(x, train=train).astype(x.dtype)
 
 
 def _resample(x: FeatureMap, level: int, target: int) -> FeatureMap:

@@ -4,6 +4,8 @@ These necks (arXiv:1512.02325, arXiv:1807.03284) have no path from coarse maps t
 unlike the pyramids of the other files. Without a neck the backbone's taps are the feature maps.
 """
 
+from functools import partial
+
 import jax
 
 from stillbox.experiment import schema
@@ -12,6 +14,7 @@ from stillbox.models.layers import Conv2d, DepthwiseConv2d
 from stillbox.models.layers.lowering.windows import padding_of
 from stillbox.models.layers.resampling import max_pool
 from stillbox.models.parts import BuildOptions, FeatureMap, Part
+from stillbox.models.paths import Named
 from stillbox.models.rematerialization import rematerialized
 
 
@@ -35,23 +38,22 @@ class SsdLayersNeck(Part):
         strides = config.extra_strides or (2,) * len(config.extra_depths)
         sizes = config.extra_kernel_sizes or (3,) * len(config.extra_depths)
         extras = zip(config.extra_depths, strides, sizes, strict=True)
+        squeeze, halve, widen = {}, {}, {}
         for index, (depth, stride, size) in enumerate(extras, start=len(inputs)):
-            squeezed, name = width(depth / 2), f"extra_{index}"
+            squeezed = width(depth / 2)
             # Without a stride the map shrinks because it is not padded.
             padding = "valid" if stride == 1 else padding_of(config.explicit_padding)
             shrinking = layers | {"padding": padding}
-            squeeze = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
-            setattr(self, f"{name}_1x1", squeeze)
+            squeeze[index] = Conv2d(channels[-1], squeezed, 1, 1, config.conv, **layers)
             if config.depthwise:
-                halve = DepthwiseConv2d(squeezed, size, stride, config.conv, **shrinking)
-                setattr(self, f"{name}_depthwise", halve)
-                widen = Conv2d(squeezed, width(depth), 1, 1, config.conv, **layers)
-            else:
-                widen = Conv2d(squeezed, width(depth), size, stride, config.conv, **shrinking)
-            setattr(self, f"{name}_3x3", widen)
+                halve[index] = DepthwiseConv2d(squeezed, size, stride, config.conv, **shrinking)
+                size, stride, shrinking = 1, 1, layers
+            conv = Conv2d(squeezed, width(depth), size, stride, config.conv, **shrinking)
+            widen[index] = conv
             channels.append(width(depth))
-        self.steps = ("1x1", "depthwise", "3x3") if config.depthwise else ("1x1", "3x3")
-        self.extra = tuple(range(len(inputs), len(channels)))
+        self.squeeze = Named("extra_{}_1x1", squeeze)
+        self.halve = Named("extra_{}_depthwise", halve)
+        self.widen = Named("extra_{}_3x3", widen)
         self.channels = tuple(channels)
 
     @rematerialized
@@ -60,11 +62,11 @@ class SsdLayersNeck(Part):
     ) -> tuple[FeatureMap, ...]:
         """Maps the features of the backbone to all feature maps, from fine to coarse."""
         maps = list(features)
-        for index in self.extra:
-            x = maps[-1]
-            for step in self.steps:
-                x = getattr(self, f"extra_{index}_{step}")(x, train=train)
-            maps.append(x)
+        for index, squeeze in self.squeeze.items():
+            x = squeeze(maps[-1], train=train)
+            if self.halve:
+                x = self.halve[index](x, train=train)
+            maps.append(self.widen[index](x, train=train))
         return tuple(maps)
 
 
@@ -74,9 +76,8 @@ class PpnNeck(Part):
 
     def __init__(self, config: schema.Ppn, inputs: tuple[int, ...], options: BuildOptions) -> None:
         (channels,) = inputs
-        if config.depth:
-            layers = options.layer_arguments()
-            self.base = Conv2d(channels, config.depth, 1, 1, config.conv, **layers)
+        base = partial(Conv2d, channels, config.depth, 1, 1, config.conv)
+        self.base = base(**options.layer_arguments()) if config.depth else None
         self.channels = (config.depth or channels,) * config.num_maps
 
     def __call__(
@@ -84,7 +85,7 @@ class PpnNeck(Part):
     ) -> tuple[FeatureMap, ...]:
         """Maps the feature of the backbone to all feature maps, from fine to coarse."""
         (x,) = features
-        maps = [self.base(x, train=train) if hasattr(self, "base") else x]
+        maps = [x if self.base is None else self.base(x, train=train)]
         while len(maps) < len(self.channels):
             maps.append(max_pool(maps[-1], 2, 2))
         return tuple(maps)

@@ -21,6 +21,7 @@ from stillbox.models.anchors import anchors_per_location, build_pixel_anchors
 from stillbox.models.detector import Candidates, Predictions, joined_predictions
 from stillbox.models.layers import Conv2d
 from stillbox.models.parts import BuildOptions, Part, common_channels
+from stillbox.models.paths import Named
 from stillbox.models.postprocessing import window_of
 from stillbox.models.rematerialization import rematerialized
 from stillbox.models.targets import build_box_coder, targets_of_batch
@@ -126,11 +127,12 @@ class ProposalNetwork(Part):
         )
         self.code_size = config.box_coder.code_size
         plain = config.conv.without_norm()
+        boxes, classes = {}, {}
         for number, anchors in enumerate(anchors_per_location(config.anchors, len(inputs))):
-            boxes = Conv2d(config.depth, anchors * self.code_size, 1, 1, plain, **layers)
-            classes = Conv2d(config.depth, anchors * _CLASS_CHANNELS, 1, 1, plain, **layers)
-            setattr(self, f"box_{number}", boxes)
-            setattr(self, f"class_{number}", classes)
+            boxes[number] = Conv2d(config.depth, anchors * self.code_size, 1, 1, plain, **layers)
+            channels = anchors * _CLASS_CHANNELS
+            classes[number] = Conv2d(config.depth, channels, 1, 1, plain, **layers)
+        self.boxes, self.classes = Named("box_{}", boxes), Named("class_{}", classes)
 
     @rematerialized
     def __call__(self, maps: tuple[jax.Array, ...], *, train: bool) -> Predictions:
@@ -138,8 +140,8 @@ class ProposalNetwork(Part):
         parts = []
         for number, features in enumerate(maps):
             x = self.conv(features, train=train)
-            deltas = getattr(self, f"box_{number}")(x, train=train)
-            scores = getattr(self, f"class_{number}")(x, train=train)
+            deltas = self.boxes[number](x, train=train)
+            scores = self.classes[number](x, train=train)
             batch = x.shape[0]
             deltas = deltas.reshape(batch, -1, self.code_size)
             parts.append(Predictions(deltas, scores.reshape(batch, -1, _CLASS_CHANNELS)))

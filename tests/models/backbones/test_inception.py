@@ -15,22 +15,31 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.backbones.inception import (
+    V2_BLOCKS,
+    Branch,
     InceptionBlock,
-    InceptionV2Backbone,
-    InceptionV3Backbone,
-    InceptionV3Branch,
+    Step,
+    inception_v2,
+    inception_v3,
 )
-from stillbox.models.backbones.inception_resnet import InceptionResNetV2Backbone, ResidualBlock
+from stillbox.models.backbones.inception_resnet import (
+    BLOCK_8,
+    BLOCK_17,
+    BLOCK_35,
+    ResidualBlock,
+    inception_resnet_v2,
+)
 from stillbox.models.box_heads import InceptionResNetV2BlockBoxHead
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.layers.hyperparams import ShapesOnly
-from tests.helpers import build_options
+from stillbox.models.paths import variables_of
+from tests.helpers import build_options, parts_of
 
 _OPTIONS = build_options(freeze_norm=True)
 
 
 def _shapes(taps, **fields):
-    return nnx.eval_shape(lambda: InceptionV2Backbone(schema.InceptionV2(**fields), taps, _OPTIONS))
+    return nnx.eval_shape(lambda: inception_v2(schema.InceptionV2(**fields), taps, _OPTIONS))
 
 
 def test_the_whole_network_has_the_parameters_of_the_original():
@@ -63,7 +72,7 @@ def test_widths_are_multiplied_but_no_layer_is_thinner_than_the_least(
     multiplier, filters, channels
 ):
     backbone = _shapes(("mixed_4a",), depth_multiplier=multiplier)
-    assert backbone.conv_1a.depthwise_kernel.shape == (7, 7, 3, filters)
+    assert parts_of(backbone)["conv_1a"].depthwise_kernel.shape == (7, 7, 3, filters)
     assert backbone.channels == (channels,)
 
 
@@ -88,12 +97,11 @@ def test_the_first_convolution_filters_each_colour_by_itself():
 
 def test_some_kernels_are_drawn_as_slim_draws_them():
     conv = schema.ConvHyperparams(initializer=schema.RandomNormal(stddev=0.0))
-    backbone = InceptionV2Backbone(schema.InceptionV2(conv=conv), ("mixed_4a",), _OPTIONS)
-    state = nnx.to_flat_state(nnx.state(backbone, nnx.Param))
+    backbone = inception_v2(schema.InceptionV2(conv=conv), ("mixed_4a",), _OPTIONS)
     spread = {
-        ".".join(path): round(float(jnp.std(kernel[...])) / 0.8796, 2)
-        for path, kernel in state
-        if "kernel" in path[-1]
+        path: round(float(jnp.std(kernel[...])) / 0.8796, 2)
+        for path, kernel in variables_of(backbone).items()
+        if "kernel" in path
     }
     # A normal distribution cut at two deviations has .8796 of its deviation.
     assert {path: value for path, value in spread.items() if value} == {
@@ -113,7 +121,9 @@ def test_some_kernels_are_drawn_as_slim_draws_them():
 
 def test_the_branches_of_a_reduction_stand_in_front_of_its_maximum():
     config = schema.InceptionV2(depth_multiplier=0.02, min_depth=2)
-    block = InceptionBlock("mixed_5a", replace(config, conv=schema.ConvHyperparams()), 3, _OPTIONS)
+    block = InceptionBlock(
+        V2_BLOCKS["mixed_5a"], replace(config, conv=schema.ConvHyperparams()), 3, _OPTIONS
+    )
     x = jnp.arange(75.0).reshape(1, 5, 5, 3)
     # 192 and 256 by .02, and the input's channels.
     assert block.channels == 3 + 5 + 3
@@ -125,7 +135,7 @@ _SHAPES = build_options(freeze_norm=True, rng=ShapesOnly())
 
 
 def _v3_shapes(taps, **fields):
-    return nnx.eval_shape(lambda: InceptionV3Backbone(schema.InceptionV3(**fields), taps, _SHAPES))
+    return nnx.eval_shape(lambda: inception_v3(schema.InceptionV3(**fields), taps, _SHAPES))
 
 
 def test_the_whole_network_has_the_published_number_of_parameters():
@@ -151,11 +161,11 @@ def test_taps_have_the_sizes_and_channels_of_the_original():
 def test_a_branch_may_end_in_a_row_beside_a_column():
     conv = schema.ConvHyperparams(activation="none", initializer=schema.RandomNormal())
     config = schema.InceptionV3(min_depth=1, conv=conv)
-    steps = (("0a_1x1", 2), ("0b_1x3", 3), ("0c_3x1", 3))
-    branch = InceptionV3Branch(steps, config, 2, build_options(freeze_norm=True))
+    steps = Step("0a", 1, 1, 2), Step("0b", 1, 3, 3), Step("0c", 3, 1, 3, beside=True)
+    branch = Branch(steps, config, 2, build_options(freeze_norm=True))
     assert branch.channels == 6
-    assert branch.conv_0b_1x3.kernel.shape == (1, 3, 2, 3)
-    assert branch.conv_0c_3x1.kernel.shape == (3, 1, 2, 3)
+    assert parts_of(branch)["conv_0b_1x3"].kernel.shape == (1, 3, 2, 3)
+    assert parts_of(branch)["conv_0c_3x1"].kernel.shape == (3, 1, 2, 3)
     x = jnp.zeros((1, 5, 5, 2)).at[0, 2, 2].set(1.0)
     seen = np.abs(branch(x, train=False)[0]).max(axis=2, initial=0, where=np.arange(6) < 3) > 0
     assert np.argwhere(seen).tolist() == [[2, 1], [2, 2], [2, 3]]
@@ -178,7 +188,7 @@ _THIN = {"depth_multiplier": 0.05, "min_depth": 4}
 def test_layers_have_the_strides_and_channels_of_the_original(stride):
     config = schema.InceptionResNetV2(output_stride=stride)
     wanted = ("conv_1a", "conv_2b", "pool_3a", "conv_4a", "mixed_5b", "block35_10", "block17_20")
-    backbone = nnx.eval_shape(lambda: InceptionResNetV2Backbone(config, wanted, _SHAPES))
+    backbone = nnx.eval_shape(lambda: inception_resnet_v2(config, wanted, _SHAPES))
     images = jax.ShapeDtypeStruct((1, 299, 224, 3), jnp.float32)
     taps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
     # Every layer is padded: 299 is 150, 75, 38, 19.
@@ -201,19 +211,19 @@ def test_crops_become_vectors_of_the_last_convolution(padding, side):
     crops = jax.ShapeDtypeStruct((6, 17, 17, 1088), jnp.float32)
     maps = nnx.eval_shape(lambda head, x: head.features(x, train=False), head, crops)
     assert maps.shape == (6, side, side, 1536)
-    assert head.block8_1.up.kernel.shape == (1, 1, 192 + 256, 2080)
+    assert parts_of(head)["block8_1.up"].kernel.shape == (1, 1, 192 + 256, 2080)
 
 
-def _block(name, **arguments):
+def _block(spec, **arguments):
     rng = np.random.default_rng(0)
     return ResidualBlock(
-        name, schema.InceptionResNetV2(**_THIN), 6, build_options(rng=rng), **arguments
+        spec, schema.InceptionResNetV2(**_THIN), 6, build_options(rng=rng), **arguments
     )
 
 
-@pytest.mark.parametrize(("name", "scale"), [("block35_3", 0.17), ("block17_1", 0.1)])
-def test_a_block_adds_a_share_of_its_branches(name, scale):
-    block = _block(name)
+@pytest.mark.parametrize(("spec", "scale"), [(BLOCK_35, 0.17), (BLOCK_17, 0.1)])
+def test_a_block_adds_a_share_of_its_branches(spec, scale):
+    block = _block(spec)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 9, 6)), jnp.float32)
     block.up.kernel[...] = jnp.zeros_like(block.up.kernel[...])
     block.up.bias[...] = jnp.arange(6.0)
@@ -222,7 +232,7 @@ def test_a_block_adds_a_share_of_its_branches(name, scale):
 
 
 def test_the_last_block_is_neither_scaled_nor_activated():
-    block = _block("block8_10", last=True)
+    block = _block(BLOCK_8, last=True)
     block.up.kernel[...] = jnp.zeros_like(block.up.kernel[...])
     block.up.bias[...] = jnp.full(6, -2.0)
     x = jnp.ones((1, 3, 3, 6))
@@ -231,7 +241,7 @@ def test_the_last_block_is_neither_scaled_nor_activated():
 
 def test_dilated_kernels_reach_twice_as_far():
     for dilation, reach in ((1, 3), (2, 6)):
-        block = _block("block17_1", dilation=dilation)
+        block = _block(BLOCK_17, dilation=dilation)
         x = jnp.zeros((1, 17, 17, 6))
         changed = block(x.at[0, 8, 8].set(1.0), train=False) != block(x, train=False)
         rows = np.flatnonzero(np.asarray(changed).any(axis=(0, 2, 3)))

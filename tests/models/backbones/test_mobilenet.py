@@ -16,12 +16,12 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.models.backbones.efficientnet import EfficientNetBackbone
-from stillbox.models.backbones.mobiledet import MobileDetBackbone, mobiledet_blocks
+from stillbox.models.backbones.mobiledet import mobiledet, mobiledet_blocks
 from stillbox.models.backbones.mobilenet import MobileNetV1Backbone, MobileNetV2Backbone
 from stillbox.models.backbones.mobilenet_v3 import Block, Gate, MobileBlock, hard_sigmoid
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers.hyperparams import ShapesOnly
-from tests.helpers import build_options
+from tests.helpers import build_options, parts_of
 
 _CONFIG = schema.MobileNetV1(conv=schema.ConvHyperparams(batch_norm=schema.BatchNorm()))
 
@@ -43,7 +43,7 @@ def test_widths_follow_multiplier_and_floor(multiplier, min_depth, channels):
     taps = ("conv_0", "conv_11_pointwise", "conv_13_pointwise")
     backbone = _build(taps, depth_multiplier=multiplier, min_depth=min_depth)
     assert backbone.channels == channels
-    assert backbone.conv_13_depthwise.kernel.shape == (3, 3, channels[2], 1)
+    assert parts_of(backbone)["conv_13_depthwise"].kernel.shape == (3, 3, channels[2], 1)
 
 
 def test_taps_have_the_requested_order_and_their_strides():
@@ -55,8 +55,8 @@ def test_taps_have_the_requested_order_and_their_strides():
 
 def test_no_layer_is_built_behind_the_last_tap():
     backbone = _build(("conv_2_pointwise",))
-    assert hasattr(backbone, "conv_2_pointwise")
-    assert not hasattr(backbone, "conv_3_depthwise")
+    assert "conv_2_pointwise" in parts_of(backbone)
+    assert "conv_3_depthwise" not in parts_of(backbone)
 
 
 def test_an_unknown_tap_is_refused_with_the_nearest_name():
@@ -115,7 +115,7 @@ def test_taps_have_their_strides():
 def test_a_block_adds_its_input_only_if_shapes_agree():
     backbone = _build_v2(("block_1", "block_2", "block_3"), depth_multiplier=0.35)
     for block in (2, 3):
-        layer = getattr(backbone, f"block_{block}_project")
+        layer = parts_of(backbone)[f"block_{block}_project"]
         layer.kernel[...] = jnp.zeros_like(layer.kernel[...])
     images = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 64, 3)), jnp.float32)
     before, same, strided = backbone(images, train=False)
@@ -126,9 +126,9 @@ def test_a_block_adds_its_input_only_if_shapes_agree():
 
 def test_projections_are_linear():
     backbone = _build_v2(("block_0",))
-    assert backbone.block_0_project.activation == "none"
-    assert backbone.block_0_depthwise.activation == "relu6"
-    assert not hasattr(backbone, "block_0_expand")
+    assert parts_of(backbone)["block_0_project"].activation == "none"
+    assert parts_of(backbone)["block_0_depthwise"].activation == "relu6"
+    assert "block_0_expand" not in parts_of(backbone)
 
 
 def test_explicit_padding_keeps_the_sizes_and_moves_the_samples():
@@ -140,9 +140,9 @@ def test_explicit_padding_keeps_the_sizes_and_moves_the_samples():
 
 
 def test_layers_behind_the_last_tap_exist_on_demand():
-    assert not hasattr(_build_v2(("block_2",)), "block_3_expand")
+    assert "block_3_expand" not in parts_of(_build_v2(("block_2",)))
     backbone = _build_v2(("block_2",), last_layer="conv_1")
-    assert hasattr(backbone, "conv_1")
+    assert "conv_1" in parts_of(backbone)
     assert backbone.channels == (24,)
 
 
@@ -173,8 +173,8 @@ def test_keras_decides_on_shortcuts_before_the_minimum(multiplier, min_depth, wi
     keras = _build_v2(("conv_1",), channels="keras", **sizes)
     # slim compares the channels that there are.
     slim = _build_v2(("conv_1",), **sizes)
-    assert set(slim.residual) - set(keras.residual) == {f"block_{block}" for block in without}
-    assert set(keras.residual) <= set(slim.residual)
+    assert set(slim.sums) - set(keras.sums) == {f"block_{block}" for block in without}
+    assert set(keras.sums) <= set(slim.sums)
 
 
 def test_keras_rounds_down_first_and_never_widens_the_last_convolution():
@@ -238,27 +238,28 @@ def test_every_layer_can_be_tapped_and_levels_have_their_strides(config):
 def test_nothing_is_built_behind_the_last_tap():
     backbone = _build_mobilenet_v3(schema.MobileNetV3Small(), "block_2", "block_3_expand")
     assert backbone.channels == (24, 96)
-    assert hasattr(backbone.block_3, "expand")
-    assert not hasattr(backbone.block_3, "depthwise")
-    assert not hasattr(backbone, "block_4")
+    assert "block_3.expand" in parts_of(backbone)
+    assert "block_3.depthwise" not in parts_of(backbone)
+    assert "block_4" not in parts_of(backbone)
 
 
 def test_the_minimalistic_form_has_small_kernels_and_no_gates():
     config = schema.MobileNetV3Large(minimalistic=True)
-    paths = {
-        ".".join(map(str, path))
-        for path, _ in nnx.to_flat_state(nnx.state(_build_mobilenet_v3(config, "conv_1")))
-    }
-    assert not [path for path in paths if "squeeze" in path]
-    assert _build_mobilenet_v3(config, "conv_1").block_13.depthwise.kernel.shape == (3, 3, 480, 1)
+    backbone = _build_mobilenet_v3(config, "conv_1")
+    assert not [path for path in parts_of(backbone) if "squeeze" in path]
+    assert backbone.blocks[13].depthwise.kernel.shape == (3, 3, 480, 1)
 
 
 def test_only_the_later_blocks_have_the_configured_activation():
     backbone = _build_mobilenet_v3(schema.MobileNetV3Large(), "conv_1")
-    assert [getattr(backbone, f"block_{k}").depthwise.activation for k in range(15)] == (
+    assert [parts_of(backbone)[f"block_{k}"].depthwise.activation for k in range(15)] == (
         ["relu"] * 6 + ["hard_swish"] * 9
     )
-    assert backbone.conv_0.activation == backbone.conv_1.activation == "hard_swish"
+    assert (
+        parts_of(backbone)["conv_0"].activation
+        == parts_of(backbone)["conv_1"].activation
+        == "hard_swish"
+    )
 
 
 def test_a_gate_scales_channels_by_what_it_makes_of_their_means():
@@ -269,8 +270,8 @@ def test_a_gate_scales_channels_by_what_it_makes_of_their_means():
     for layer, kernel in ((block.depthwise, np.ones((1, 1, 4, 1))), (block.project, np.eye(4))):
         layer.kernel[...] = jnp.asarray(kernel, jnp.float32).reshape(layer.kernel.shape)
     x = np.random.default_rng(1).normal(size=(2, 3, 5, 4)).astype(np.float32)
-    squeezed = np.maximum(x.mean(axis=(1, 2)) @ block.squeeze.kernel[...][0, 0], 0)
-    factors = np.clip(squeezed @ block.excite.kernel[...][0, 0] + 3, 0, 6) / 6
+    squeezed = np.maximum(x.mean(axis=(1, 2)) @ parts_of(block)["squeeze"].kernel[...][0, 0], 0)
+    factors = np.clip(squeezed @ parts_of(block)["excite"].kernel[...][0, 0] + 3, 0, 6) / 6
     # Input and output have one shape: there is a shortcut.
     expected = x + x * factors[:, None, None]
     _, got = block(x, train=False)
@@ -294,7 +295,7 @@ KINDS = [config.kind for config in ALL]
 @pytest.mark.parametrize("config", ALL, ids=KINDS)
 def test_mobiledet_every_layer_can_be_tapped_and_levels_have_their_strides(config):
     taps = config.layers
-    backbone = nnx.eval_shape(lambda: MobileDetBackbone(config, taps, _SHAPES))
+    backbone = nnx.eval_shape(lambda: mobiledet(config, taps, _SHAPES))
     images = jax.ShapeDtypeStruct((1, 96, 64, 3), jnp.float32)
     maps = nnx.eval_shape(lambda backbone, x: backbone(x, train=False), backbone, images)
     assert tuple(tap.shape[3] for tap in maps) == backbone.channels
@@ -336,13 +337,13 @@ def test_ties_between_widths_fall_as_in_float32():
 
 def test_depthwise_kernels_are_drawn_for_a_single_input():
     config = schema.MobileDetCpu(depth_multiplier=0.5)
-    backbone = MobileDetBackbone(config, ("block_6",), build_options(freeze_norm=True))
+    backbone = mobiledet(config, ("block_6",), build_options(freeze_norm=True))
     for block, size in ((5, 3), (6, 5)):
-        kernel = np.asarray(getattr(backbone, f"block_{block}").depthwise.kernel)
+        kernel = np.asarray(parts_of(backbone)[f"block_{block}"].depthwise.kernel)
         assert kernel.shape[:2] == (size, size)
         # He's rule: the variance is 2 over the inputs of an output.
         assert kernel.std() == pytest.approx(np.sqrt(2) / size, rel=0.05)
-    kernel = np.asarray(backbone.block_6.expand.kernel)
+    kernel = np.asarray(parts_of(backbone)["block_6.expand"].kernel)
     assert kernel.std() == pytest.approx(np.sqrt(2 / kernel.shape[2]), rel=0.05)
 
 
@@ -382,7 +383,7 @@ def test_larger_networks_are_tapped_where_the_smallest_is():
 def test_later_blocks_are_left_out_more_often():
     config = schema.EfficientNet(width_coefficient=0.25, depth_coefficient=0.5)
     backbone = EfficientNetBackbone(config, ("stack_3_block_1",), build_options())
-    rates = [getattr(backbone, name).rate for name in backbone.names[1:]]
+    rates = [parts_of(backbone)[name].rate for name in backbone.names[1:]]
     # 1, 1, 1, 2, 2, 2, 1 blocks.
     np.testing.assert_allclose(rates, [0.2 * number / 10 for number in range(5)])
     assert jax.eval_shape(
@@ -432,5 +433,5 @@ def test_a_level_is_the_last_block_before_the_next_stride():
 
 def test_a_block_has_no_gate_and_is_activated_by_relu6():
     block = build("lite0", "stack_1_block_0").stack_1_block_0
-    assert not hasattr(block, "squeeze")
+    assert "squeeze" not in parts_of(block)
     assert SIZES["lite0"].conv.activation == "relu6"

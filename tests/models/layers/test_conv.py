@@ -27,12 +27,12 @@ def test_without_norm_there_is_a_bias():
     # 2 + 3 = 5, plus each bias, then relu.
     y = layer(jnp.array([2.0, 3.0]).reshape(1, 1, 1, 2), train=False)
     np.testing.assert_array_equal(y.ravel(), [5, 6, 0])
-    assert not hasattr(layer, "norm")
+    assert layer.norm is None
 
 
 def test_with_norm_there_is_no_bias():
     layer = Conv2d(2, 3, 1, 1, schema.ConvHyperparams(batch_norm=schema.BatchNorm()), **_options())
-    assert not hasattr(layer, "bias")
+    assert layer.bias is None
     assert layer.norm.bias.shape == (3,)
 
 

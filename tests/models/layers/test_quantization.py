@@ -97,7 +97,7 @@ def layer(kind, quantization, statistics="global"):
     options = {"dtype": jnp.float32, "freeze_norm": False, "rng": np.random.default_rng(0)}
     made = cls(*arguments, conv, **options, quantization=quantization)
     channels = made.norm.mean[...].size
-    if hasattr(made, "bias"):
+    if made.bias is not None:
         made.bias[...] = jnp.linspace(-0.3, 0.4, channels)
     made.norm.scale[...] = jnp.linspace(0.5, 2, channels)
     made.norm.bias[...] = jnp.linspace(-0.5, 0.5, channels)

@@ -32,6 +32,7 @@ from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import abstract_detector
 from stillbox.models.layers.hyperparams import ShapesOnly
 from stillbox.models.parts import BuildOptions
+from stillbox.models.paths import variables_of
 from stillbox_legacy.model_garden import read_garden
 from stillbox_legacy.model_garden.checkpoint_names import KerasLayer, chain, number_layers
 
@@ -112,10 +113,7 @@ def test_backbones_have_the_variables_of_the_original(name: str) -> None:
     """All but those of layers that no detector reads, behind the last block."""
     model = backbone_of(name, ShapesOnly())[0]
     built = nnx.eval_shape(lambda: backbone_of(name, ShapesOnly())[1])
-    arrays = {
-        f"backbone.{'.'.join(map(str, path))}": array
-        for path, array in nnx.to_flat_state(nnx.state(built))
-    }
+    arrays = {f"backbone.{path}": array for path, array in variables_of(built).items()}
     ours = {key: list(arrays[path].shape) for path, key in object_paths(model, arrays).items()}
     theirs = json.loads((GOLDENS / "backbones.json").read_text())[name]
     assert len(ours) == len(arrays)
@@ -130,10 +128,7 @@ def test_backbones_have_the_variables_of_the_original(name: str) -> None:
 def test_backbones_have_the_maps_of_the_original(name: str) -> None:
     """Norm and some values of each level."""
     model, backbone = backbone_of(name, np.random.default_rng(0))
-    variables = {
-        f"backbone.{'.'.join(map(str, path))}": variable
-        for path, variable in nnx.to_flat_state(nnx.state(backbone))
-    }
+    variables = {f"backbone.{path}": array for path, array in variables_of(backbone).items()}
     for path, key in object_paths(model, variables).items():
         variables[path][...] = jnp.asarray(weight(key, variables[path].shape))
     maps = backbone(jnp.asarray(images(BACKBONE_SIDE) / 255 - 0.5), train=False, dropout_key=None)
