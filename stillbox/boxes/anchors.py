@@ -12,11 +12,15 @@ SSD's default boxes in whole steps of pixels, as in MLPerf's SSD ResNet-34.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int64
+
+Shape = tuple[int, int]
+AnchorBoxes = Float32[np.ndarray, "A 4"]
+Order = Int64[np.ndarray, "A"] | None
 
 
 class BoxSpec(NamedTuple):
@@ -39,6 +43,20 @@ class Grid(NamedTuple):
     """Distance of the centres."""
     offset: tuple[float, float]
     """Centre of the first location."""
+
+
+class AnchorGenerator(NamedTuple):
+    """The functions of one kind of anchors."""
+
+    per_location: tuple[int, ...]
+    """Anchors at one location of each feature map."""
+    boxes: Callable[[tuple[Shape, ...], Shape], AnchorBoxes]
+    """From the shapes of the feature maps and of the network input to anchors."""
+    order: Callable[[tuple[Shape, ...]], Order] = lambda feature_shapes: None
+    """From the shapes of the feature maps to the index of the head's prediction for each anchor;
+    None: the same order."""
+    grids: Callable[[Shape], Sequence[Grid]] | None = None
+    """From the shape of the network input to a grid for each map, for anchors that are grids."""
 
 
 def grid_anchors(
@@ -180,9 +198,6 @@ def ssd_anchors(
         width_strides: distance of the columns of centres in pixels.
         height_offsets: first row of centres in pixels, one a map; empty: half a stride.
         width_offsets: first column of centres in pixels.
-
-    Raises:
-        ValueError: a list has not one entry a map, or an aspect ratio is not positive.
     """
     count = len(feature_shapes)
     specs = _ssd_box_specs(
@@ -197,8 +212,6 @@ def ssd_anchors(
     for axis, (stride, offset) in enumerate(
         [(height_strides, height_offsets), (width_strides, width_offsets)]
     ):
-        _check_length("strides", stride, count)
-        _check_length("offsets", offset, count)
         pixels = image_shape[axis]
         strides.append([step / pixels for step in stride] or [1 / s[axis] for s in feature_shapes])
         offsets.append([o / pixels for o in offset] or [step / 2 for step in strides[axis]])
@@ -237,7 +250,6 @@ def _ssd_scales(
     count: int, min_scale: float, max_scale: float, scales: Sequence[float]
 ) -> list[float]:
     """Returns one scale a map, and 1.0, towards which the last one is interpolated."""
-    _check_length("scales", scales, count)
     if scales:
         return [*rounded(scales), 1.0]
     low, high = rounded([min_scale, max_scale])
@@ -251,8 +263,6 @@ def _ssd_box_specs(
     reduce_boxes_in_lowest_layer: bool,
 ) -> list[list[BoxSpec]]:
     """Returns the boxes of each map; `scales` has one entry more than there are maps."""
-    if any(ratio <= 0 for ratio in aspect_ratios):
-        raise ValueError(f"aspect ratios are positive numbers, not {tuple(aspect_ratios)}")
     layers = []
     for i, (scale, following) in enumerate(itertools.pairwise(scales)):
         if i == 0 and reduce_boxes_in_lowest_layer:
@@ -266,13 +276,6 @@ def _ssd_box_specs(
             specs.append(BoxSpec(between, interpolated_scale_aspect_ratio))
         layers.append(specs)
     return layers
-
-
-def _check_length(name: str, values: Sequence[float], count: int) -> None:
-    if values and len(values) != count:
-        raise ValueError(
-            f"{len(values)} {name} for {count} feature maps: give one for each map, or none"
-        )
 
 
 class DefaultBoxSpec(NamedTuple):

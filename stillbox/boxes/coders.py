@@ -3,6 +3,9 @@
 Boxes, anchors and deltas broadcast. Decoded boxes are not clipped.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -12,6 +15,18 @@ from jaxtyping import Float, Int, Real
 from stillbox.boxes import distributions
 
 _EPSILON = 1e-8
+
+Coding = Callable[[ArrayLike, ArrayLike], Array]
+
+
+class BoxCodec(NamedTuple):
+    """Encodes boxes relative to their anchors, and decodes them."""
+
+    encode: Coding
+    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`; to the means
+    `[..., 4]` where codes are distributions."""
+    decode: Coding
+    """From deltas `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 
 
 def encode_faster_rcnn(

@@ -92,11 +92,7 @@ def argmax_match(
 
     Returns:
         The row, `BACKGROUND` or `IGNORED`.
-
-    Raises:
-        ValueError: the thresholds contradict each other.
     """
-    _check_thresholds(matched_threshold, unmatched_threshold, negatives_lower_than_unmatched)
     best, most_similar_rows, best_anchors = _scan_rows(rows)
     matches = most_similar_rows
     if ignore_thresholds:
@@ -203,21 +199,6 @@ def _force_match(
     # The lowest row of each anchor; `count` for anchors without one.
     forced = jnp.full(anchors, count, jnp.int32).at[best_anchors].min(rows)
     return jnp.where(forced < count, forced, matches)
-
-
-def _check_thresholds(
-    matched_threshold: float, unmatched_threshold: float, negatives_lower_than_unmatched: bool
-) -> None:
-    if unmatched_threshold > matched_threshold:
-        raise ValueError(
-            f"unmatched_threshold {unmatched_threshold} is above matched_threshold "
-            f"{matched_threshold}"
-        )
-    if not negatives_lower_than_unmatched and unmatched_threshold == matched_threshold:
-        raise ValueError(
-            "with negatives_lower_than_unmatched false the background lies between the two "
-            f"thresholds, and both are {matched_threshold}: no anchor would be background"
-        )
 
 
 Match = Callable[[Rows], Array]

@@ -89,9 +89,9 @@ def implementation_of(config: RegisteredConfig) -> Callable[..., Any]:
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
-    """Imports every module of a package; each registers its implementations."""
-    for module in pkgutil.iter_modules(path):
-        importlib.import_module(f"{package}.{module.name}")
+    """Imports every module of a package and below it; each registers its implementations."""
+    for module in pkgutil.walk_packages(path, f"{package}."):
+        importlib.import_module(module.name)
 
 
 def _name(cls: type) -> str:

@@ -12,16 +12,17 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from stillbox import models
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, registrations
+from stillbox.experiment.variants import implementation_of, import_all, registrations
 from stillbox.lowering import lowering
 from stillbox.models.detector import Detector
 from stillbox.models.layers.hyperparams import ShapesOnly
-from stillbox.models.one_stage import detector as _one_stage  # noqa: F401 - registers it
 from stillbox.models.parts import BuildOptions
-from stillbox.models.two_stage import detector as _two_stage  # noqa: F401 - registers it
 from stillbox.models.variables import Shapes, Structure, bind_detector, split_detector
+
+import_all(models.__name__, models.__path__)
 
 
 def build_detector(

@@ -1,7 +1,6 @@
 """Scores from logits, calibration and suppression, as configured.
 
-The original is `object_detection/builders/post_processing_builder.py`. The family of calibrations
-in `schema` says how they are called.
+The original is `object_detection/builders/post_processing_builder.py`.
 """
 
 from collections.abc import Callable
@@ -10,58 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Int
 
-from stillbox.boxes import coders
 from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.nms_prefix import sorted_candidates
 from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
-from stillbox.experiment.variants import implementation_of, implements
+from stillbox.experiment.variants import implementation_of
 
 Scores = Float[Array, "*B C"]
-
-
-@implements(schema.CurveCalibration)
-def _curve(config: schema.CurveCalibration, scores: Scores) -> Scores:
-    return coders.curve_scores(
-        scores, inputs=np.array(config.scores), outputs=np.array(config.calibrated)
-    )
-
-
-@implements(schema.ClassCurveCalibration)
-def _class_curves(config: schema.ClassCurveCalibration, scores: Scores) -> Scores:
-    longest = max(len(curve.scores) for curve in config.curves)
-    return coders.class_curve_scores(
-        scores,
-        class_channels=np.array([curve.slot for curve in config.curves]),
-        inputs=np.stack([_repeat_last(curve.scores, longest) for curve in config.curves]),
-        outputs=np.stack([_repeat_last(curve.calibrated, longest) for curve in config.curves]),
-    )
-
-
-@implements(schema.SigmoidCalibration)
-def _sigmoid(config: schema.SigmoidCalibration, scores: Scores) -> Scores:
-    return coders.platt_scores(scores, a=config.a, b=config.b)
-
-
-@implements(schema.ClassSigmoidCalibration)
-def _class_sigmoids(config: schema.ClassSigmoidCalibration, scores: Scores) -> Scores:
-    return coders.class_platt_scores(
-        scores,
-        class_channels=np.array([sigmoid.slot for sigmoid in config.sigmoids]),
-        a=np.array([sigmoid.a for sigmoid in config.sigmoids]),
-        b=np.array([sigmoid.b for sigmoid in config.sigmoids]),
-    )
-
-
-@implements(schema.TemperatureCalibration)
-def _temperature(config: schema.TemperatureCalibration, scores: Scores) -> Scores:
-    return scores / config.scaler
-
-
-def _repeat_last(values: tuple[float, ...], length: int) -> Float32[np.ndarray, "{length}"]:
-    return np.pad(np.asarray(values, np.float32), (0, length - len(values)), mode="edge")
 
 
 def convert_logits(logits: Scores, config: schema.Postprocessing) -> Scores:

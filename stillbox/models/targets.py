@@ -1,50 +1,33 @@
-"""Box coders, matchers, similarities and losses by their schema classes, and a batch's targets.
+"""The targets of a batch, from ground truth and anchors, and what losses share.
 
-The families in `schema` say how they are called. Targets come from ground truth and anchors;
-proposals are the anchors of the second stage.
+Proposals are the anchors of the second stage. The families in `schema` say how box coders,
+matchers, similarities and losses are called.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Float32, Int32
 
-from stillbox.boxes import coders, losses
-from stillbox.boxes.adaptive_matching import atss_match, task_aligned_match
-from stillbox.boxes.distributions import mean_distances
-from stillbox.boxes.geometry import ioa, iou, neg_sq_dist, thresholded_iou
+from stillbox.boxes.coders import BoxCodec
 from stillbox.boxes.matchers import (
     IGNORED,
     Frame,
     Predicted,
     Targets,
-    argmax_match,
     assign_targets,
-    bipartite_match,
     is_padding,
     similarity_rows,
 )
+from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import AnyArray, Batch
 from stillbox.experiment import schema
-from stillbox.experiment.variants import RegisteredConfig, implementation_of, implements
+from stillbox.experiment.variants import implementation_of
 from stillbox.models.parallel import batch_shard_map
-
-Coding = Callable[[ArrayLike, ArrayLike], Array]
-
-
-class BoxCodec(NamedTuple):
-    """Encodes boxes relative to their anchors, and decodes them."""
-
-    encode: Coding
-    """From boxes `[..., 4]` and anchors `[..., 4]` to deltas `[..., code_size]`; to the means
-    `[..., 4]` where codes are distributions."""
-    decode: Coding
-    """From deltas `[..., code_size]` and anchors `[..., 4]` to boxes `[..., 4]`."""
 
 
 def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> BoxCodec:
@@ -58,92 +41,6 @@ def build_box_coder(config: schema.BoxCoder, input_size: tuple[int, int]) -> Box
     coder: BoxCodec = implementation_of(config)(config, input_size)
     return coder
 
-
-@implements(schema.FasterRcnnBoxCoder)
-def _faster_rcnn(config: schema.FasterRcnnBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
-    scales = config.y_scale, config.x_scale, config.height_scale, config.width_scale
-    pixel = 1 / input_size[0], 1 / input_size[1]
-    return BoxCodec(
-        encode=partial(
-            coders.encode_faster_rcnn,
-            scales=scales,
-            pixel=pixel if config.inclusive_edges == "both" else None,
-        ),
-        decode=partial(
-            coders.decode_faster_rcnn,
-            scales=scales,
-            pixel=None if config.inclusive_edges == "none" else pixel,
-            max_log_ratio=config.max_log_ratio,
-        ),
-    )
-
-
-@implements(schema.MeanStddevBoxCoder)
-def _mean_stddev(config: schema.MeanStddevBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
-    return BoxCodec(
-        partial(coders.encode_mean_stddev, stddev=config.stddev),
-        partial(coders.decode_mean_stddev, stddev=config.stddev),
-    )
-
-
-@implements(schema.SquareBoxCoder)
-def _square(config: schema.SquareBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
-    scales = config.y_scale, config.x_scale, config.length_scale
-    return BoxCodec(
-        partial(coders.encode_square, scales=scales), partial(coders.decode_square, scales=scales)
-    )
-
-
-@implements(schema.DistanceBoxCoder)
-def _distances(config: schema.DistanceBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
-    units = config.units_in_anchor
-    return BoxCodec(
-        partial(coders.encode_distances, units=units), partial(coders.decode_distances, units=units)
-    )
-
-
-@implements(schema.DistributionBoxCoder)
-def _distribution(config: schema.DistributionBoxCoder, input_size: tuple[int, int]) -> BoxCodec:
-    units, longest = config.units_in_anchor, config.longest
-
-    def decode(logits: ArrayLike, anchors: ArrayLike) -> Array:
-        distances = mean_distances(logits, bins=longest + 1)
-        return coders.decode_distances(distances, anchors, units=units)
-
-    return BoxCodec(partial(coders.encode_distances, units=units, longest=longest), decode)
-
-
-# From here on the fields of a section are the keyword arguments of the function that it selects.
-_SELECTED: dict[type[RegisteredConfig], Callable[..., Array]] = {
-    schema.ArgmaxMatcher: argmax_match,
-    schema.BipartiteMatcher: bipartite_match,
-    schema.AtssMatcher: atss_match,
-    schema.TaskAlignedMatcher: task_aligned_match,
-    schema.IouSimilarity: iou,
-    schema.IoaSimilarity: ioa,
-    schema.NegSqDistSimilarity: neg_sq_dist,
-    schema.ThresholdedIouSimilarity: thresholded_iou,
-}
-_CLASSIFICATION_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
-    schema.SigmoidLoss: losses.sigmoid_loss,
-    schema.SigmoidFocalLoss: losses.sigmoid_focal_loss,
-    schema.BootstrappedSigmoidLoss: losses.bootstrapped_sigmoid_loss,
-    schema.SoftmaxLoss: losses.softmax_loss,
-    schema.SoftmaxAgainstLogitsLoss: losses.softmax_against_logits_loss,
-    schema.QualityFocalLoss: losses.quality_focal_loss,
-    schema.VarifocalLoss: losses.varifocal_loss,
-}
-_DELTA_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
-    schema.SmoothL1Loss: losses.smooth_l1_loss,
-    schema.L1Loss: losses.l1_loss,
-    schema.L2Loss: losses.l2_loss,
-}
-_BOX_LOSSES: dict[type[RegisteredConfig], Callable[..., Array]] = {
-    schema.IouLoss: losses.iou_loss,
-    schema.GiouLoss: losses.giou_loss,
-    schema.DiouLoss: losses.diou_loss,
-    schema.CiouLoss: losses.ciou_loss,
-}
 
 Decode = Callable[[Array], Array]
 """From deltas `[B, A, S]` to boxes `[B, A, 4]`."""
@@ -164,43 +61,37 @@ def decode_for(
     return lambda deltas: decode(deltas) * jnp.asarray((*input_size, *input_size), jnp.float32)
 
 
-def _classification_loss(
-    loss: Callable[..., Array], config: schema.ClassificationLoss, *arrays: Array
-) -> Array:
-    return loss(*arrays, **vars(config))
+def mask_of_hard_examples(
+    stage: schema.Loss | schema.RoIHead,
+    classification: Float32[Array, "B A"],
+    localization: Float32[Array, "B A"],
+    boxes: Float32[Array, "B A 4"],
+    matches: Int32[Array, "B A"],
+) -> Float32[Array, "B A"]:
+    """Returns 1 for the anchors that count and 0 for the others; the stage has a miner.
 
-
-def _delta_loss(
-    loss: Callable[..., Array],
-    config: schema.LocalizationLoss,
-    *arrays: Array,
-    decode: Decode,
-    skip_zeros: bool,
-) -> Array:
-    return loss(*arrays, **vars(config), skip_zeros=skip_zeros)
-
-
-def _box_loss(
-    loss: Callable[..., Array],
-    config: schema.LocalizationLoss,
-    deltas: Array,
-    targets: Array,
-    weights: Array,
-    *,
-    decode: Decode,
-    skip_zeros: bool,
-) -> Array:
-    return loss(decode(deltas), decode(targets), weights)
-
-
-for _section, _function in _SELECTED.items():
-    implements(_section)(lambda config, _function=_function: partial(_function, **vars(config)))
-for _section, _function in _CLASSIFICATION_LOSSES.items():
-    implements(_section)(partial(_classification_loss, _function))
-for _section, _function in _DELTA_LOSSES.items():
-    implements(_section)(partial(_delta_loss, _function))
-for _section, _function in _BOX_LOSSES.items():
-    implements(_section)(partial(_box_loss, _function))
+    Args:
+        stage: has the miner and the weights of both losses.
+        classification: losses of the classes, not weighted by the stage.
+        localization: losses of the boxes, likewise.
+        boxes: decoded.
+        matches: see `Targets.matches`.
+    """
+    miner = stage.hard_example_miner
+    assert miner is not None
+    return mine_hard_examples(
+        localization,
+        classification,
+        boxes,
+        matches,
+        classification_weight=stage.classification_weight,
+        localization_weight=stage.localization_weight,
+        num_hard_examples=miner.num_hard_examples,
+        iou_threshold=miner.iou_threshold,
+        loss_type=miner.loss_type,
+        max_negatives_per_positive=miner.max_negatives_per_positive,
+        min_negatives_per_image=miner.min_negatives_per_image,
+    )
 
 
 class TargetOptions(TypedDict):

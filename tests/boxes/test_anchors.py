@@ -290,20 +290,6 @@ def test_one_map_has_the_smallest_scale():
     np.testing.assert_allclose(anchors[:, 2] - anchors[:, 0], [0.2], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"scales": (0.1, 0.2)}, "2 scales for 6 feature maps"),
-        ({"height_strides": (8,)}, "1 strides for 6 feature maps"),
-        ({"width_offsets": (8, 8)}, "2 offsets for 6 feature maps"),
-        ({"aspect_ratios": (1.0, 0.0)}, "aspect ratios are positive"),
-    ],
-)
-def test_lists_that_do_not_fit_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **{**SSD, **wrong})
-
-
 IMAGE = (300, 300)
 SHAPES = [(side, side) for side in (38, 19, 10, 5, 3, 1)]
 SIZES = (21, 45, 99, 153, 207, 261, 315)

@@ -122,13 +122,6 @@ def test_one_anchor_and_many_boxes():
     np.testing.assert_array_equal(compiled_argmax([[0.6], [0.8], [0.8]], ALL), [1])
 
 
-def test_thresholds_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match=r"unmatched_threshold 0\.6 is above"):
-        compiled_argmax([[0.0]], [True], matched_threshold=0.5, unmatched_threshold=0.6)
-    with pytest.raises(ValueError, match="no anchor would be background"):
-        compiled_argmax([[0.0]], [True], negatives_lower_than_unmatched=False)
-
-
 def test_without_thresholds_all_but_padding_matches():
     # Padding has a similarity of minus infinity, the only one of anchor 1.
     nothing = [[0.0, -np.inf], [-np.inf, -np.inf]]

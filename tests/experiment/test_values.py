@@ -177,10 +177,11 @@ def test_a_part_reads_fields_of_the_same_and_of_another_name():
 
 
 def test_an_optional_field_keeps_the_default_of_the_schema():
-    reader = field_mapping(schema.RandomDownscaleToTargetPixels, ("max_target_pixels",))
+    name = "max_target_pixels"
+    reader = field_mapping(schema.RandomDownscaleToTargetPixels, name, name)
     value, _ = read_section(reader, "RandomDownscaleToTargetPixels", "")
     assert value == schema.RandomDownscaleToTargetPixels()
-    reader = field_mapping(schema.RandomDownscaleToTargetPixels)
+    reader = field_mapping(schema.RandomDownscaleToTargetPixels, name)
     value, _ = read_section(reader, "RandomDownscaleToTargetPixels", "")
     assert value.max_target_pixels == 500000
 
@@ -195,7 +196,7 @@ def test_inner_sections_have_the_path_of_their_field_and_number():
 
 
 def test_fields_without_a_place_or_of_no_such_name_are_refused():
-    reader = field_mapping(schema.RandomRgbToGray)
+    reader = field_mapping(schema.RandomRgbToGray, "probability")
     assert read_section(reader, "RandomRGBtoGray", "probability: 0.5")[0].probability == 0.5
     with pytest.raises(UserError, match=r"p:1:1: RandomImageScale\.min_scale_ratio = 0\.25: has"):
         read_section(

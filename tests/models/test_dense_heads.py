@@ -20,7 +20,6 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import LossInputs, Predictions
 from stillbox.models.heads import WeightSharedPredictor
 from stillbox.models.layers.norm import GroupNormLayer
-from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
 from stillbox.models.parts import Outputs
 from stillbox.models.paths import variables_of
 from stillbox.models.postprocessing import best_of_levels

@@ -9,7 +9,6 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
-from stillbox.models import one_stage  # noqa: F401 - registers the parts
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
 from stillbox.models.layers.quantization import RANGE_ENDS, set_training_step
 from stillbox.models.parts import Outputs

@@ -7,7 +7,6 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
-from stillbox.models import one_stage  # noqa: F401 - registers the parts
 from stillbox.models.backbones.resnet import BlockOptions, residual_group
 from stillbox.models.build import build_detector  # noqa: F401 - registers the parts
 from stillbox.models.layers.hyperparams import ShapesOnly

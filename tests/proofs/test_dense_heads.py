@@ -16,7 +16,7 @@ import pytest
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
-from stillbox.models import heads, one_stage  # noqa: F401 - registers them
+from stillbox.models import build  # noqa: F401 - registers the parts
 from stillbox.models.detector import LossInputs, Predictions, Taught
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.parts import BuildOptions, Outputs

@@ -8,14 +8,18 @@ module exports every name of its modules: others write `schema.X`, and no name i
 import math
 from dataclasses import dataclass, field, replace
 
+from stillbox.experiment.schema.anchors import *
 from stillbox.experiment.schema.augmentations import *
 from stillbox.experiment.schema.backbones import *
-from stillbox.experiment.schema.boxes import *
+from stillbox.experiment.schema.box_coders import *
+from stillbox.experiment.schema.calibrations import *
 from stillbox.experiment.schema.crop_augmentations import *
 from stillbox.experiment.schema.data import *
+from stillbox.experiment.schema.detector_losses import *
 from stillbox.experiment.schema.faster_rcnn import *
 from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
+from stillbox.experiment.schema.matchers import *
 from stillbox.experiment.schema.model import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.optimizer import *

@@ -10,17 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from stillbox.experiment.schema.anchors import Anchors, GridAnchors
 from stillbox.experiment.schema.backbones import InceptionResNetV2, InceptionV2, ResNetV1
-from stillbox.experiment.schema.boxes import (
-    Anchors,
-    ArgmaxMatcher,
-    BoxCoder,
-    FasterRcnnBoxCoder,
-    GridAnchors,
-    IouSimilarity,
-    Matcher,
-    Similarity,
-)
+from stillbox.experiment.schema.box_coders import BoxCoder, FasterRcnnBoxCoder
+from stillbox.experiment.schema.detector_losses import HardExampleMiner
 from stillbox.experiment.schema.layers import (
     Activation,
     Backbone,
@@ -31,10 +24,15 @@ from stillbox.experiment.schema.layers import (
 )
 from stillbox.experiment.schema.losses import (
     ClassificationLoss,
-    HardExampleMiner,
     LocalizationLoss,
     SmoothL1Loss,
     SoftmaxLoss,
+)
+from stillbox.experiment.schema.matchers import (
+    ArgmaxMatcher,
+    IouSimilarity,
+    Matcher,
+    Similarity,
 )
 from stillbox.experiment.schema.model import Model, PixelNormalization
 from stillbox.experiment.schema.necks import Identity, Neck

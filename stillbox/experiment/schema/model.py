@@ -7,18 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
+from stillbox.experiment.schema.anchors import Anchors, SsdAnchors
 from stillbox.experiment.schema.backbones import MobileNetV1
-from stillbox.experiment.schema.boxes import (
-    Anchors,
-    ArgmaxMatcher,
-    BoxCoder,
-    FasterRcnnBoxCoder,
-    IouSimilarity,
-    Matcher,
-    Similarity,
-    SsdAnchors,
-)
+from stillbox.experiment.schema.box_coders import BoxCoder, FasterRcnnBoxCoder
 from stillbox.experiment.schema.data import FixedShapeResizer, Resizer
+from stillbox.experiment.schema.detector_losses import DetectorLoss, Loss
 from stillbox.experiment.schema.layers import (
     L2,
     Backbone,
@@ -28,7 +21,12 @@ from stillbox.experiment.schema.layers import (
     Initializer,
     RandomNormal,
 )
-from stillbox.experiment.schema.losses import DetectorLoss, Loss
+from stillbox.experiment.schema.matchers import (
+    ArgmaxMatcher,
+    IouSimilarity,
+    Matcher,
+    Similarity,
+)
 from stillbox.experiment.schema.necks import Neck, SsdExtraLayers
 from stillbox.experiment.schema.postprocessing import Nms, Postprocessing
 from stillbox.experiment.schema.ranges import (

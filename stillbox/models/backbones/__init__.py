@@ -1,5 +1,1 @@
-"""Backbones; each file registers its own."""
-
-from stillbox.experiment.variants import import_all
-
-import_all(__name__, __path__)
+"""Backbones."""

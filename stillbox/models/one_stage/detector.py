@@ -15,12 +15,6 @@ from jaxtyping import Float, Float32, Int, Int64
 from stillbox.boxes.structures import AnyArray, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models import (  # noqa: F401 - registers them
-    backbones,
-    heads,
-    necks,
-    task_aligned_head,
-)
 from stillbox.models.anchors import (
     anchors_per_location,
     build_anchors,
@@ -40,7 +34,6 @@ from stillbox.models.detector import (
 )
 from stillbox.models.layers.quantization import set_training_step
 from stillbox.models.layers.stochastic import fold_key
-from stillbox.models.one_stage import quality_loss  # noqa: F401 - registers it
 from stillbox.models.one_stage.loss import initial_loss_state
 from stillbox.models.parallel import batch_shard_map, batch_sharded
 from stillbox.models.parts import BuildOptions, FeatureMap, Outputs

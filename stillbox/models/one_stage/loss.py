@@ -12,12 +12,16 @@ from jax import Array
 from jaxtyping import Float, Float32
 
 from stillbox.boxes.matchers import Targets
-from stillbox.boxes.sampling import mine_hard_examples
 from stillbox.boxes.structures import Batch
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
 from stillbox.models.detector import LossInputs, LossOutput, Predictions
-from stillbox.models.targets import build_box_coder, decode_for, targets_of_batch
+from stillbox.models.targets import (
+    build_box_coder,
+    decode_for,
+    mask_of_hard_examples,
+    targets_of_batch,
+)
 from stillbox.models.variables import Arrays
 
 Anchors = Float[np.ndarray, "A 4"]
@@ -80,9 +84,9 @@ def matched_loss(
         predictions.box_encodings, targets, jnp.asarray(anchors), model
     )
     if config.hard_example_miner is not None:
-        mask = _hard_example_mask(
-            predictions, targets, classification, localization, anchors, model
-        )
+        coder = build_box_coder(model.box_coder, model.resizer.input_size)
+        boxes = coder.decode(predictions.box_encodings, jnp.asarray(anchors))
+        mask = mask_of_hard_examples(config, classification, localization, boxes, targets.matches)
         classification, localization = classification * mask, localization * mask
 
     # Normalisation, [B, 1].
@@ -187,28 +191,3 @@ def _localization_losses(
         skip_zeros=config.skip_zero_codes,
     )
     return loss
-
-
-def _hard_example_mask(
-    predictions: Predictions,
-    targets: Targets,
-    classification: AnchorLosses,
-    localization: AnchorLosses,
-    anchors: Anchors,
-    model: schema.OneStage,
-) -> AnchorLosses:
-    """Returns 1 for the anchors that count."""
-    loss = _loss_of(model)
-    miner = loss.hard_example_miner
-    assert miner is not None
-    coder = build_box_coder(model.box_coder, model.resizer.input_size)
-    boxes = coder.decode(predictions.box_encodings, jnp.asarray(anchors))
-    return mine_hard_examples(
-        localization,
-        classification,
-        boxes,
-        targets.matches,
-        classification_weight=loss.classification_weight,
-        localization_weight=loss.localization_weight,
-        **vars(miner),
-    )

@@ -27,7 +27,7 @@ from stillbox.boxes.crops import (
 )
 from stillbox.boxes.geometry import extents_on_map, stride_of
 from stillbox.boxes.matchers import Targets
-from stillbox.boxes.sampling import balanced_sample, mine_hard_examples, select_rows
+from stillbox.boxes.sampling import balanced_sample, select_rows
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
@@ -38,7 +38,11 @@ from stillbox.models.layers.lowering.primitives import per_platform
 from stillbox.models.layers.stochastic import dropout, fold_key
 from stillbox.models.parts import BuildOptions, Part
 from stillbox.models.postprocessing import convert_logits, suppress
-from stillbox.models.targets import build_box_coder, targets_of_batch
+from stillbox.models.targets import (
+    build_box_coder,
+    mask_of_hard_examples,
+    targets_of_batch,
+)
 from stillbox.models.two_stage.proposals import PIXEL, StageLoss
 
 Shape = tuple[int, int]
@@ -256,15 +260,9 @@ def box_loss(
         decode=decode,
         skip_zeros=False,
     )
-    if (miner := config.hard_example_miner) is not None:
-        kept = mine_hard_examples(
-            localization,
-            classification,
-            decode(deltas),
-            targets.matches,
-            classification_weight=config.classification_weight,
-            localization_weight=config.localization_weight,
-            **vars(miner),
+    if config.hard_example_miner is not None:
+        kept = mask_of_hard_examples(
+            config, classification, localization, decode(deltas), targets.matches
         )
         classification, localization = classification * kept, localization * kept
     images = jnp.maximum(batch.image_count if images is None else images, 1.0)

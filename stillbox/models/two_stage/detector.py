@@ -13,7 +13,6 @@ from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import groups_of_crops
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.models import backbones, box_heads, necks  # noqa: F401 - registers them
 from stillbox.models.anchors import build_anchors, check_number
 from stillbox.models.detector import (
     Candidates,

@@ -10,7 +10,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
 from stillbox.lowering import lowering
-from stillbox.models import backbones, necks  # noqa: F401 - registers them
+from stillbox.models import build  # noqa: F401 - registers the parts
 from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.masking import masked_padding, mean_of_map

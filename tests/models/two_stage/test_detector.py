@@ -10,7 +10,6 @@ import pytest
 from stillbox.boxes.crops import multiplied
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
-from stillbox.models import two_stage  # noqa: F401 - registers them
 from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.detector import LossInputs
 from stillbox.models.variables import bind_detector, split_detector
