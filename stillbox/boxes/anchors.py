@@ -12,7 +12,7 @@ SSD's default boxes in whole steps of pixels, as in MLPerf's SSD ResNet-34.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -208,25 +208,24 @@ def ssd_anchors(
     )
     image = np.asarray(image_shape, np.float32)
     base = np.asarray([base_anchor_height, base_anchor_width], np.float32) * (image.min() / image)
-    strides, offsets = [], []
-    for axis, (stride, offset) in enumerate(
-        [(height_strides, height_offsets), (width_strides, width_offsets)]
-    ):
-        pixels = image_shape[axis]
-        strides.append([step / pixels for step in stride] or [1 / s[axis] for s in feature_shapes])
-        offsets.append([o / pixels for o in offset] or [step / 2 for step in strides[axis]])
+    heights, widths = zip(*feature_shapes, strict=True)
+    rows = _centers(heights, image_shape[0], height_strides, height_offsets)
+    columns = _centers(widths, image_shape[1], width_strides, width_offsets)
     return np.concatenate(
         [
-            grid_anchors(
-                feature_shapes[i],
-                specs[i],
-                base,
-                (strides[0][i], strides[1][i]),
-                (offsets[0][i], offsets[1][i]),
-            )
-            for i in range(count)
+            grid_anchors(shape, boxes, base, (row[0], column[0]), (row[1], column[1]))
+            for shape, boxes, row, column in zip(feature_shapes, specs, rows, columns, strict=True)
         ]
     )
+
+
+def _centers(
+    counts: Sequence[int], pixels: int, strides: Sequence[int], offsets: Sequence[int]
+) -> Iterator[tuple[float, float]]:
+    """Yields the distance of centres along an axis and the first centre, map by map."""
+    steps = [stride / pixels for stride in strides] or [1 / count for count in counts]
+    firsts = [offset / pixels for offset in offsets] or [step / 2 for step in steps]
+    return zip(steps, firsts, strict=True)
 
 
 def ssd_anchors_per_location(

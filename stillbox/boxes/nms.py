@@ -278,17 +278,13 @@ def batched_nms(
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     best_classes = None
     if class_agnostic:
-        best_classes = jnp.argmax(scores, axis=-1)
-        scores, max_per_class = scores.max(axis=-1, keepdims=True), max_total
-        if boxes.ndim == 4:
-            boxes = jnp.take_along_axis(boxes, best_classes[..., None, None], axis=2)[:, :, 0]
+        boxes, scores, best_classes = _best_class_of_each_anchor(boxes, scores)
+        max_per_class = max_total
     if boxes.ndim == 4:
         # Classes before anchors, as the scores: a pick reads one contiguous row an image.
         boxes = boxes.swapaxes(1, 2)
     clipped, visible = _clip_boxes(boxes, clip_window, keep_empty)
-    output_boxes = clipped
-    if frame is not None:
-        output_boxes = change_frame(clipped, _beside(frame, clipped))
+    output_boxes = clipped if frame is None else change_frame(clipped, _beside(frame, clipped))
     boxes = clipped if clip_first else boxes
 
     limits = SearchLimits(
@@ -302,6 +298,16 @@ def batched_nms(
     )
     result = search(boxes, visible, scores, limits)
     return _gather_detections(result, output_boxes, best_classes)
+
+
+def _best_class_of_each_anchor(
+    boxes: Float32[Array, "B A 4"] | Float32[Array, "B A C 4"], scores: Float32[Array, "B A C"]
+) -> tuple[Float32[Array, "B A 4"], Float32[Array, "B A 1"], Int32[Array, "B A"]]:
+    """Returns boxes, scores and numbers of the best classes, the lowest among equals."""
+    classes = jnp.argmax(scores, axis=-1)
+    if boxes.ndim == 4:
+        boxes = jnp.take_along_axis(boxes, classes[..., None, None], axis=2)[:, :, 0]
+    return boxes, scores.max(axis=-1, keepdims=True), classes
 
 
 def _gather_detections(

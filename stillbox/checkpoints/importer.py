@@ -1,6 +1,6 @@
 """Imports weights into a detector, with a report on every array."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -150,24 +150,36 @@ def read_weights(
         departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
-        # Rounded down: 399 of 400 must not read as all of them.
-        percent = int(report.loaded_share * 100)
-        by_scope = _found_by_scope(model, variables, weights)
-        raise UserError(
-            f"only {len(loaded)} of {report.wanted} wanted arrays ({percent}%) were found, "
-            f"at least {options.min_loaded:.0%} are asked for",
-            where=weights.path,
-            fix=explain_failure(
-                report,
-                weights.arrays,
-                by_scope,
-                unnamed,
-                model.head_parts,
-                for_training=options.for_training,
-            ),
-        )
+        raise _too_few(report, weights, variables, model, unnamed, options)
     check_finite({sources[name]: array for name, array in arrays.items()}, weights.path)
     return report, arrays
+
+
+def _too_few(
+    report: ImportReport,
+    weights: Weights,
+    variables: Mapping[str, Any],
+    model: schema.Model,
+    unnamed: Sequence[str],
+    options: ImportOptions,
+) -> UserError:
+    """Returns the error for weights with too few of the wanted arrays."""
+    # Rounded down: 399 of 400 must not read as all of them.
+    percent = int(report.loaded_share * 100)
+    fix = explain_failure(
+        report,
+        weights.arrays,
+        _found_by_scope(model, variables, weights),
+        unnamed,
+        model.head_parts,
+        for_training=options.for_training,
+    )
+    return UserError(
+        f"only {len(report.loaded)} of {report.wanted} wanted arrays ({percent}%) were found, "
+        f"at least {options.min_loaded:.0%} are asked for",
+        where=weights.path,
+        fix=fix,
+    )
 
 
 def _identify(

@@ -250,16 +250,7 @@ def verify(
         count += len(rows)
         boxes += box_differences[pairs].tolist()
         scores += score_differences[pairs].tolist()
-    for image in blank:
-        mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
-        scores.append(_score_difference(mine, theirs, checkpoint.max_detections, score_threshold))
-        if scores[-1] > SCORE_TOLERANCE:
-            problem = (
-                f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
-                f"{scores[-1]:.4f}: {_objects(mine)} in the artefact, "
-                f"{len(theirs.scores)} in the checkpoint"
-            )
-            raise UserError(problem, where="verification of the export", fix=_REPORT)
+    scores += (_compare_blank(artefact, checkpoint, image, score_threshold) for image in blank)
     return Verification(
         images=len(images) + len(blank),
         detections=count,
@@ -267,6 +258,22 @@ def verify(
         max_score_difference=max(scores),
         ties=ties,
     )
+
+
+def _compare_blank(
+    artefact: Backend, checkpoint: Backend, image: Pixels, score_threshold: float
+) -> float:
+    """Returns the greatest difference of the best scores in an image of one colour."""
+    mine, theirs = (_detect(backend, [image])[0] for backend in (artefact, checkpoint))
+    difference = _score_difference(mine, theirs, checkpoint.max_detections, score_threshold)
+    if difference > SCORE_TOLERANCE:
+        problem = (
+            f"the scores of a blank image of {image.shape[0]}x{image.shape[1]} differ by "
+            f"{difference:.4f}: {_objects(mine)} in the artefact, "
+            f"{len(theirs.scores)} in the checkpoint"
+        )
+        raise UserError(problem, where="verification of the export", fix=_REPORT)
+    return difference
 
 
 def agree(

@@ -50,10 +50,20 @@ def deployment(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import_extra("ray.serve", "ray")
     from ray import serve
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
 
     sized = [Predictor(predictor.backend, batch_size=size) for size in sorted(batch_sizes)]
+    detector = _detector_class(selection, sized[-1].batch_size, wait)
+    return serve.deployment(**options)(detector).bind(sized)
+
+
+def _detector_class(selection: Selection, most: int, wait: float) -> type:
+    """Returns the class of a deployment, with batches of at most `most` images.
+
+    Decorators of Ray are part of it, and Ray is an extra.
+    """
+    from ray import serve
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
 
     class Detector:
         def __init__(self, sized: list[Predictor]) -> None:
@@ -62,7 +72,7 @@ def deployment(
             for sized_predictor in sized:
                 sized_predictor.warm_up()
 
-        @serve.batch(max_batch_size=sized[-1].batch_size, batch_wait_timeout_s=wait)
+        @serve.batch(max_batch_size=most, batch_wait_timeout_s=wait)
         async def _run(self, prepared: list[Prepared]) -> list[RawDetections]:
             fitting = next(
                 sized_predictor
@@ -89,4 +99,4 @@ def deployment(
                 status = 500 if isinstance(error, NotFiniteError) else 400
                 return JSONResponse({"error": error.what}, status)
 
-    return serve.deployment(**options)(Detector).bind(sized)
+    return Detector

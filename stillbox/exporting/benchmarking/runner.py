@@ -351,7 +351,12 @@ def benchmark(
             run.perform()
         except KeyboardInterrupt:
             interrupted = True
-    table = run.table(*["stopped before all was measured"] * interrupted)
+    return _write(
+        run.table(*["stopped before all was measured"] * interrupted), folder, interrupted
+    )
+
+
+def _write(table: runtimes.RuntimeTable, folder: Path, interrupted: bool) -> Benchmark:
     write_whole(folder / runtimes.BENCHMARK, table.to_json().encode(), below=folder)
     page = html_page("Runtimes", table.model, [runtimes.runtime_section(table)])
     return Benchmark(table, write_whole(folder / PAGE, page.encode(), below=folder), interrupted)
