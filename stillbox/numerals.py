@@ -9,15 +9,43 @@ import re
 import sys
 
 _LIMIT = 2**63
-# Python reads no thousands of digits.
-_DIGITS = re.compile(r"[+-]?[0-9]{1,300}")
+_LONGEST = 300
+"""Characters of a whole number: Python reads no thousands of digits."""
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+_LITERAL = re.compile(r"([+-]?)0(?:[xX]([0-9a-fA-F]+)|[bB]([01]+)|([0-7]+))")
 _NUMERAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def digits(text: str) -> int | None:
-    """Returns the whole number that a text spells, of up to 300 digits; None if it spells none."""
+    """Returns the whole number that a text of up to 300 characters spells; else None."""
     text = text.strip()
-    return int(text) if _DIGITS.fullmatch(text) else None
+    return int(text) if _DIGITS.fullmatch(text) and not too_long(text) else None
+
+
+def literal(text: str) -> int | None:
+    """Returns what `digits` does, also of `0x1f`, `0b11` and `017`, which is octal."""
+    found = _LITERAL.fullmatch(text)
+    if found is None or too_long(text):
+        return digits(text)
+    sign, hexadecimal, binary, octal = found.groups()
+    base = 16 if hexadecimal else 2 if binary else 8
+    return int(sign + (hexadecimal or binary or octal), base)
+
+
+def json_whole(text: str) -> int:
+    """Returns a whole number of JSON, as `parse_int` of `json.loads`.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if what := too_long(text):
+        raise ValueError(what)
+    return int(text)
+
+
+def too_long(text: str) -> str:
+    """Returns what a numeral is that is longer than any number; empty if it is not."""
+    return f"a number of {len(text):,} characters" if len(text) > _LONGEST else ""
 
 
 def whole(value: object) -> int | None:

@@ -70,6 +70,8 @@ def sides_text(sides: Iterable[int]) -> str:
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
     return _SUSPECT.sub(
         lambda match: match[0] if match[0].isprintable() else escape(match[0]), text
     )

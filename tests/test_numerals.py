@@ -37,3 +37,16 @@ def test_numbers_of_texts_and_values():
     assert [numerals.whole(one) for one in (2**63, 3.5, True, None, "3.0")] == [None] * 5
     assert [numerals.count(one) for one in ("0", "-1")] == [0, None]
     assert all(math.isnan(numerals.number(one)) for one in (10**400, math.inf, True, None, []))
+
+
+def test_literals_of_configs_have_a_base():
+    texts = ("0x1f", "-0X10", "0b11", "017", "09", "12", "0x", "0b2", "1_0", "9" * 301)
+    assert [numerals.literal(text) for text in texts] == [
+        31, -16, 3, 15, 9, 12, None, None, None, None,
+    ]  # fmt: skip
+
+
+def test_a_number_of_json_has_an_end():
+    assert numerals.json_whole("9" * 300) == 10**300 - 1
+    with pytest.raises(ValueError, match=numerals.too_long("9" * 5000)):
+        numerals.json_whole("9" * 5000)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -139,6 +139,8 @@ def _frame(
     return claimed, "boxes divided by the annotation's size"
 
 
+_MOST_FOLDERS = 128
+"""Folders in the name of an image: each of them is looked up."""
 _MOST_SEARCHED = 2**28
 """Bytes of a file in which the line for a message is looked up."""
 
@@ -160,10 +162,13 @@ class ImageRoot:
         is the file with the name, for messages.
 
         Raises:
-            UserError: the name is absolute or leads out of the folder.
+            UserError: the name is absolute or leads out of the folder, or has too many folders.
         """
         written = name.replace("\\", "/")
-        absolute = PurePosixPath(written).is_absolute() or PureWindowsPath(name).drive
+        if (folders := written.count("/")) > _MOST_FOLDERS:
+            what = f"an image name has {folders:,} folders, and {_MOST_FOLDERS} are read"
+            raise UserError(what, where=str(annotation), fix="mend the name")
+        absolute = is_absolute(name)
         path = Path(os.path.normpath((near or self.folder) / written))
         if absolute or "\0" in name or not self.holds(path):
             linked = not absolute and path.is_relative_to(self.folder)
@@ -189,6 +194,11 @@ class ImageRoot:
 
     def _below(self, real: str) -> bool:
         return real == self._real or real.startswith(self._real.rstrip("/") + "/")
+
+
+def is_absolute(name: str) -> bool:
+    """Tells whether the name of a file begins at a root or a drive, here or on Windows."""
+    return name.startswith(("/", "\\")) or bool(PureWindowsPath(name).drive)
 
 
 def line_of(file: Path, text: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
-from stillbox.records.annotations import ImageRoot, line_of
+from stillbox.records.annotations import ImageRoot, is_absolute, line_of
 from stillbox.records.file_kinds import ARCHIVES
 from stillbox.records.foreign_files import Json, read_json
 from stillbox.records.image_files import IMAGE_SUFFIXES
@@ -72,7 +72,7 @@ class DataFolder:
             )
             self.links += [at / name for name in subfolders if self._leads_out(at / name)]
             self.files += [at / n for n in sorted(names) if not _hidden(n) and self._own(at / n)]
-        self._image_set: set[Path | None] = {*self.images}
+        self._images_by_path = {str(image): image for image in self.images}
         self.used: set[Path] = set()
         """Files that a reader has used beside the annotations, and images that it has reported."""
         self._memo: dict[tuple[object, Path], object] = {}
@@ -152,13 +152,16 @@ class DataFolder:
         Raises:
             UserError: the name leads out of the folder, and no image in it has such a name.
         """
+        # A relative name of a file that the folder lists is not looked up on the disk.
+        place = os.path.normpath(f"{near}/{name}".replace("\\", "/"))
+        if place in self._images_by_path and not is_absolute(name):
+            return self._images_by_path[place]
         try:
             path = self.images_root.path(name, annotation, near)
         except UserError:
             path = None
-        for known in (path, path and Path(os.path.realpath(path))):
-            if known in self._image_set:
-                return known
+        if path and (known := self._images_by_path.get(os.path.realpath(path))):
+            return known
         best = self._named(name, path or annotation)
         if len(best) > 1:
             reason = "image name fits several files"
@@ -219,7 +222,7 @@ class DataFolder:
 
     def has(self, path: Path) -> bool:
         """Tells whether a path is one of the files, whatever its suffix."""
-        return path in self._image_set or path in self._file_set
+        return str(path) in self._images_by_path or path in self._file_set
 
     @cached_property
     def _file_set(self) -> set[Path]:

@@ -145,7 +145,7 @@ def parse_json(content: bytes | str, where: str) -> Json:
     try:
         if isinstance(content, bytes):
             content = content.decode(json.detect_encoding(content), "surrogatepass")
-        found: Json = json.loads(content)
+        found: Json = json.loads(content, parse_int=numerals.json_whole)
         escaped = "\\ud" in content or "\\uD" in content
         if escaped or (not content.isascii() and SURROGATE.search(content)):
             return without_surrogates(found)
@@ -159,8 +159,7 @@ def parse_json(content: bytes | str, where: str) -> Json:
     except UnicodeDecodeError as error:
         raise UserError(f"this is not JSON: {error}", where=where, fix=_AGAIN) from error
     except ValueError as error:
-        what = "the JSON has a number of thousands of digits"
-        raise UserError(what, where=where, fix=_AGAIN) from error
+        raise UserError(f"the JSON has {error}", where=where, fix=_AGAIN) from error
 
 
 def without_surrogates(content: Json) -> Json:

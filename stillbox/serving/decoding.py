@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from stillbox import numerals
 from stillbox.inputs.decode import FewReads, decode_image
 from stillbox.predicting.backend import Pixels
 from stillbox.printing import count_text
@@ -153,7 +154,11 @@ def _too_much() -> Exception:
 
 def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
     try:
-        content = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: next(found))
+        content = json.loads(
+            text.decode("utf-8-sig"),
+            parse_constant=lambda _: next(found),
+            parse_int=numerals.json_whole,
+        )
     except (ValueError, RecursionError) as error:
         raise bad_request(f"JSON Parse error: {error}") from None
     if not isinstance(content, dict):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stillbox import numerals
 from stillbox.errors import UserError, nearest
 from stillbox.textformat.parser import Block, Field, Scalar
 
@@ -33,9 +34,6 @@ _BOOLS = dict.fromkeys(("true", "True", "t", "1"), True) | dict.fromkeys(
 )
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?")
 _NAMED_FLOAT = re.compile(r"-?(?:inf(?:inity)?|nan)f?", re.IGNORECASE)
-_INTEGER = re.compile(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]+)|(\d+))")
-# More digits than any range has; Python itself refuses to read thousands of them.
-_MOST_DIGITS = 100
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
 
 
@@ -80,7 +78,7 @@ class Schema:
             return _BOOLS.get(text)
         if type_name in ("float", "double"):
             return _convert_float(text)
-        number = _convert_integer(text)
+        number = numerals.literal(text)
         if type_name in _RANGES:
             low, high = _RANGES[type_name]
             return number if number is not None and low <= number <= high else None
@@ -158,15 +156,6 @@ def _convert_float(text: str) -> float | None:
         # `inf` ends in an f that belongs to it, `1.0f` and `inff` in one that marks a float.
         return float(text[:-1] if text[-1] in "fF" and text[-3:].lower() != "inf" else text)
     return None
-
-
-def _convert_integer(text: str) -> int | None:
-    match = _INTEGER.fullmatch(text)
-    if match is None or len(text) > _MOST_DIGITS:
-        return None
-    sign, hexadecimal, octal, decimal = match.groups()
-    base = 16 if hexadecimal else 8 if octal else 10
-    return int(sign + (hexadecimal or octal or decimal), base)
 
 
 @dataclass
@@ -290,6 +279,8 @@ class Decoder:
         if result is None:
             enum = self._schema.enums.get(kind.type)
             shown = repr(value.text) if value.quoted else value.text
+            if kind.type in SCALARS and not value.quoted:
+                shown = numerals.too_long(shown) or shown
             article = "an" if kind.type[0] in "aeiou" else "a"
             problem = f"{kind.name}: {shown} is not {article} {kind.type}"
             fix = nearest(value.text, enum) if enum else SCALARS[kind.type]

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from stillbox import numerals
 from stillbox.errors import UserError
 from stillbox.textformat.parser import MAX_DEPTH
 from stillbox.untrusted import read_untrusted
@@ -59,7 +60,6 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> UserError:
 
 MAX_VALUES = 30_000
 """Values of a text; one that is read twice by an alias counts twice."""
-_LONGEST_NUMBER = 100
 _STANDARD = "tag:yaml.org,2002:"
 _MERGE, _TIMESTAMP = f"{_STANDARD}merge", f"{_STANDARD}timestamp"
 _TAGS: dict[type[yaml.Node], frozenset[str]] = {
@@ -123,6 +123,11 @@ def compose(text: str, file: str, *, lines: bool = True, as_text: bool = False) 
         # The other errors say it in several lines.
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise UserError(f"not YAML: {problem}", where=where, fix=_QUOTES) from error
+
+
+def whole_number(text: str) -> int | None:
+    """Returns the whole number that a scalar of YAML 1.1 spells, as `1_000` and `0x1f`."""
+    return numerals.literal(text.replace("_", ""))
 
 
 class _Reader(yaml.SafeLoader):
@@ -195,13 +200,16 @@ class _Reader(yaml.SafeLoader):
         if self._as_text:
             return node.value
         kind = node.tag.removeprefix(_STANDARD)
-        if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
-            problem = f"a number of {len(node.value):,} characters"
+        if kind in ("int", "float") and (problem := numerals.too_long(node.value)):
             raise UserError(problem, where=where, fix="write it with an exponent, or in quotes")
         if kind in ("timestamp", "value"):
             return node.value
         try:
-            value: bool | int | float | str | None = self.construct_object(node, deep=True)
+            whole = whole_number(node.value) if kind == "int" else None
+            # PyYAML reads `1:30`, a number of base 60, too.
+            value: bool | int | float | str | None = (
+                self.construct_object(node, deep=True) if whole is None else whole
+            )
         except (ValueError, LookupError, ArithmeticError) as error:
             problem = f"{node.value!r} is no {kind}"
             raise UserError(problem, where=where, fix="put text in quotes") from error

@@ -1,5 +1,7 @@
 """Whatever a file holds, its reader answers or raises `UserError`; `tools/fuzz` searches on."""
 
+import contextlib
+import json
 import random
 import resource
 import zlib
@@ -10,7 +12,7 @@ from stillbox.errors import UserError
 from tests.fuzz.corpus import FAILURES
 from tools.fuzz.costs import Budget, cost_of
 from tools.fuzz.mutations import mutate_bytes, mutate_json
-from tools.fuzz.readers import READERS
+from tools.fuzz.readers import _OPEN_IMAGES, _SHAPE, _VOC_CSV, READERS
 
 # For readers that take longer than a millisecond.
 TRIES = {
@@ -70,14 +72,47 @@ def test_former_failures_are_read_or_refused(folder, little_memory, name, conten
         assert len(str(error)) < 4000
 
 
-def test_objects_with_a_key_of_their_own_take_what_their_bytes_allow(folder):
-    """The table of their keys would have the square of their number."""
-    reader = READERS["folder_hugging_face"]
-    rows = ",".join(f'{{"k{number}":1,"bbox":[1,1,9,9],"label":"x"}}' for number in range(2_000))
-    content = f'{{"file_name":"a.png","objects":[{rows}]}}\n'.encode()
+def _many(reader):
+    """Files that use something once stated many times, or state much of one kind."""
+    if reader == "folder_hugging_face":
+        # The table of their keys would have the square of their number.
+        rows = ",".join(
+            f'{{"k{number}":1,"bbox":[1,1,9,9],"label":"x"}}' for number in range(2_000)
+        )
+        yield f'{{"file_name":"a.png","objects":[{rows}]}}\n'.encode()
+    elif reader == "folder_label_studio":
+        value = {"x": 1, "y": 1, "width": 5, "height": 5}
+        region = _SHAPE | {"value": value | {"rectanglelabels": [f"c{n}" for n in range(60)]}}
+        annotations = [{"result": [region] * 60}]
+        # Each folder of a name is looked up on the disk.
+        for image in ("a.jpg", "a/" * 2_000 + "a.jpg"):
+            task = {"id": 1, "data": {"image": image}, "annotations": annotations}
+            yield json.dumps([task] * 20).encode()
+    elif reader == "folder_voc_csv":
+        header, row = _VOC_CSV.splitlines()
+        more = b"".join(b",c%d" % number for number in range(1_000))
+        yield b"\n".join([header + more, *([row + b"," * 1_000] * 100)])
+    else:
+        header, row, _ = _OPEN_IMAGES.splitlines()
+        yield b"\n".join([header, *([row + b","] * 2_000)])
+        yield b"\n".join([header, *([row] * 2_000)])
+
+
+TABLES = ("hugging_face", "label_studio", "voc_csv", "open_images")
+
+
+@pytest.mark.parametrize("name", [f"folder_{table}" for table in TABLES])
+def test_what_multiplies_takes_what_its_bytes_allow(folder, name):
+    reader = READERS[name]
     (folder / "seeds").mkdir()
     sound = reader.seeds(folder / "seeds")[0]
     reader.read(sound, folder)  # imports modules
     seed = cost_of(lambda: reader.read(sound, folder))
-    cost = cost_of(lambda: reader.read(content, folder))
-    assert not Budget([seed]).excess(len(content), cost)
+
+    def read(content):
+        with contextlib.suppress(UserError):
+            reader.read(content, folder)
+
+    for content in _many(name):
+        cost = cost_of(lambda content=content: read(content))
+        assert not Budget([seed]).excess(len(content), cost)

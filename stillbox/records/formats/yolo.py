@@ -11,7 +11,6 @@ from math import isfinite
 from pathlib import Path
 
 from stillbox.errors import UserError
-from stillbox.numerals import count
 from stillbox.printing import count_text
 from stillbox.records.box_numbers import BoxNumbers, Layout
 from stillbox.records.data_folder import DataFolder
@@ -38,18 +37,22 @@ from stillbox.records.formats.yolo_lines import (
 )
 from stillbox.records.formats.yolo_splits import SPLIT_KEYS, Splits
 from stillbox.records.problems import ConversionLog
+from stillbox.textformat.yaml_tree import whole_number
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 _NAME_FILES = ("classes.txt", "obj.names", "labels.txt")
 
 
-def is_data_yaml(file: Path) -> bool:
-    """Tells whether a YAML file describes a data set of YOLO."""
-    content = yaml_of(file)
-    return "names" in content and bool(content.keys() & {*SPLIT_KEYS, "nc", "path"})
+def data_yamls(folder: DataFolder) -> dict[Path, Mapping[str, Json]]:
+    """Returns the YAML files that describe a data set of YOLO, with their contents."""
+    contents = {
+        file: folder.memoized(_yaml_of, file) for file in folder.with_suffix(".yaml", ".yml")
+    }
+    keys = {*SPLIT_KEYS, "nc", "path"}
+    return {file: one for file, one in contents.items() if "names" in one and one.keys() & keys}
 
 
-def yaml_of(file: Path) -> Mapping[str, Json]:
+def _yaml_of(file: Path) -> Mapping[str, Json]:
     """Returns the content of a YAML file, nothing if it cannot be read."""
     try:
         return json_object(read_yaml(file))
@@ -59,16 +62,18 @@ def yaml_of(file: Path) -> Mapping[str, Json]:
 
 def pose_files(folder: DataFolder) -> list[Path]:
     """Returns the `data.yaml` files of data sets of poses."""
-    return [f for f in folder.matching(is_data_yaml, ".yaml", ".yml") if "kpt_shape" in yaml_of(f)]
+    return [file for file, content in data_yamls(folder).items() if "kpt_shape" in content]
 
 
-def class_names(folder: DataFolder, yamls: Sequence[Path]) -> list[str]:
+def class_names(folder: DataFolder, yamls: Mapping[Path, Mapping[str, Json]]) -> list[str]:
     """Returns the classes in the order of their numbers, none if no file names them.
+
+    `yamls` are the `data_yamls`.
 
     Raises:
         UserError: several lists differ, or `names` of `data.yaml` has gaps or is no list.
     """
-    lists = {file: _yaml_names(file) for file in yamls}
+    lists = {file: _yaml_names(file, content["names"]) for file, content in yamls.items()}
     named = [f for f in folder.files if f.name in _NAME_FILES or f.suffix == ".names"]
     folder.used.update(named)
     if not lists:
@@ -88,11 +93,10 @@ def _listed_names(file: Path) -> list[str]:
     return read_lines(file)
 
 
-def _yaml_names(file: Path) -> list[str]:
-    names = yaml_of(file)["names"]
+def _yaml_names(file: Path, names: Json) -> list[str]:
     if isinstance(names, dict):
-        numbers = [-1 if (place := count(key)) is None else place for key in names]
-        if sorted(numbers) != list(range(len(names))):
+        numbers = [whole_number(key) for key in names]
+        if {*numbers} != {*range(len(names))}:
             what = "the numbers of the classes have gaps"
             raise UserError(what, where=f"{file}: names", fix="use 0, 1, ...")
         by_number = dict(zip(numbers, names.values(), strict=True))
@@ -115,7 +119,7 @@ def _find(folder: DataFolder) -> list[Path]:
     if pose_files(folder):
         return []
     labels = [file for file in folder.with_suffix(".txt") if _is_labels(folder, file)]
-    return folder.matching(is_data_yaml, ".yaml", ".yml") + labels
+    return [*data_yamls(folder), *labels]
 
 
 def kitti_files(folder: DataFolder) -> list[Path]:
@@ -160,9 +164,9 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
         UserError: there are several lists of classes that differ, a list names a file outside, a
             split is not there, or the columns of the lines mean nothing.
     """
-    yamls = [file for file in files if file.suffix.lower() != ".txt"]
+    yamls = {file: content for file, content in data_yamls(folder).items() if file in files}
     names = class_names(folder, yamls)
-    splits = Splits(folder, {file: yaml_of(file) for file in yamls}, files, log)
+    splits = Splits(folder, yamls, files, log)
     columns = Columns()
     parsed = _label_files(folder, {*files} - {*yamls}, columns, log)
     meanings = columns.meanings()
