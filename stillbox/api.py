@@ -271,14 +271,20 @@ def evaluate(
         say: called with a report on a weights file, and before the images are read.
 
     Raises:
-        UserError: model, records and label map do not fit together.
+        UserError: model, records and label map do not fit together, or the report would replace
+            files of somebody else.
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.packed import results_folder
     from stillbox.checkpoints.remote_directory import ModelPlace, model_place
     from stillbox.evaluation.history import HISTORY, History, read_history
     from stillbox.evaluation.runtimes import find_runtimes
-    from stillbox.evaluation.scoring import open_evaluation, refuse_other_report, write_evaluation
+    from stillbox.evaluation.scoring import (
+        open_evaluation,
+        refuse_other_files,
+        refuse_other_report,
+        write_evaluation,
+    )
 
     prepare_process()
     url = ""
@@ -310,6 +316,7 @@ def evaluate(
     with announcing(lambda: f"waiting for the folder {folder}"):
         # Before the scoring, which can take an hour.
         make_folder(folder, below=directory or folder)
+        refuse_other_files(folder, experiment.evaluation)
         if not overwrite and (output or directory is None):
             refuse_other_report(folder, name)
     dataset = open_evaluation(experiment)

@@ -348,5 +348,6 @@ def test_records_replace_links(tmp_path, outside):
 @pytest.mark.parametrize("name", ["images", "annotations", "images/train"])
 def test_scenes_have_their_own_folders(tmp_path, outside, name):
     outside.link(tmp_path / "out" / name, "folder")
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError) as caught:
         write_scenes(tmp_path / "out", train=1, val=1, seed=1)
+    assert caught.value.where == str(tmp_path / "out" / name)

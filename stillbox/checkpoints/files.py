@@ -147,20 +147,23 @@ class DirectoryLock:
             import fcntl
         except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
             return
+        before = os.read(self._file, 100).decode(errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.read(self._file, 100).decode() or "another process"
             self.release()
-            problem = f"{holder} is writing into this directory"
+            problem = f"{before or 'another process'} is writing into this directory"
             fix = "wait for it to end, or choose another model directory"
             raise UserError(problem, where=str(directory), fix=fix) from error
         except OSError:
             return  # some network file systems have no locks
         # On a full disk the file is locked without the number.
         with suppress(OSError):
-            os.ftruncate(self._file, 0)
-            os.write(self._file, f"process {os.getpid()}".encode())
+            # The name may be that of somebody else's file.
+            if not before or before.startswith("process "):
+                os.ftruncate(self._file, 0)
+                os.lseek(self._file, 0, os.SEEK_SET)
+                os.write(self._file, f"process {os.getpid()}".encode())
 
 
 FileState = Literal["ok", "changed", "missing", "unknown"]

@@ -130,17 +130,20 @@ def run_anchors(arguments: argparse.Namespace) -> int:
     from stillbox.checking import anchors
     from stillbox.cli.running import progress_bar
     from stillbox.evaluation.charts import figure_png
+    from stillbox.records.file_list import claim_files, refuse_others
     from stillbox.records.files import write_whole
     from stillbox.training.progress import PrintableConsole
 
     if arguments.limit < 0:
         raise UserError("a limit is not negative", where="--limit", fix="0 reads all records")
     experiment = with_records(resolve_config(arguments).experiment, arguments)
+    picture = arguments.output / "anchors.png"
+    refuse_others(arguments.output, (picture.name, "anchors.json"))
     with progress_bar("records") as progress:
         report = anchors.examine_anchors(experiment, limit=arguments.limit, on_record=progress)
     text = json_text(report.to_dict()) + "\n"
+    claim_files(arguments.output, (picture.name, "anchors.json"))
     write_whole(arguments.output / "anchors.json", text.encode())
-    picture = arguments.output / "anchors.png"
     write_whole(picture, figure_png(anchors.overlap_figure(report)))
     if arguments.json:
         sys.stdout.write(text)

@@ -20,6 +20,7 @@ from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.export import FORMS, export_records
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.label_map import LabelMap
 from stillbox.training.progress import PrintableConsole
 
@@ -47,6 +48,8 @@ def run_augmentations(arguments: argparse.Namespace) -> int:
     from stillbox.inputs.dataset import open_dataset
 
     _check_ranges(arguments)
+    output: Path = arguments.output
+    refuse_others(output.parent, [output.name])
     experiment = with_records(resolve_config(arguments).experiment, arguments)
     data, steps = experiment.data, experiment.train.augmentations
     dataset = open_dataset(data, data.train, experiment.model)
@@ -63,7 +66,8 @@ def run_augmentations(arguments: argparse.Namespace) -> int:
         picture = epochs_sheet(
             dataset, steps, seed=data.seed, images=arguments.images, epochs=arguments.epochs
         )
-    print(f"picture: {save_picture(picture, arguments.output)}")
+    claim_files(output.parent, [output.name])
+    print(f"picture: {save_picture(picture, output)}")
     return 0
 
 
@@ -236,6 +240,8 @@ def run_check(args: argparse.Namespace) -> int:
     from stillbox.checking.data import check_records
     from stillbox.checking.data_page import write_records_page
 
+    if args.page:
+        refuse_others(args.page.parent, [args.page.name])
     label_map = label_map_of(args.label_map)
     with progress_bar("records") as progress:
         check = check_records(
@@ -248,6 +254,7 @@ def run_check(args: argparse.Namespace) -> int:
             on_record=progress,
         )
     if args.page:
+        claim_files(args.page.parent, [args.page.name])
         write_records_page(
             args.records,
             label_map,

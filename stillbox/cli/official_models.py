@@ -204,9 +204,12 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
     from stillbox.evaluation.coco import encode_results
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import open_evaluation, score_dataset
+    from stillbox.records.file_list import claim_files, refuse_others
     from stillbox.records.files import write_whole
     from stillbox.training.watching import load_scored
 
+    output = arguments.model_dir / "predictions.json"
+    refuse_others(output.parent, [output.name])
     prepare_process()
     dataset = open_evaluation(experiment)
     model = load_scored(experiment, arguments.model_dir, "latest")
@@ -217,8 +220,8 @@ def _predict(arguments: argparse.Namespace, reading: ParamsReading) -> int:
             detect, experiment, dataset, progress, trained=model.label_map, observer=profiler
         )
     count = sum(len(image.scores) for image in result.results)
-    output = arguments.model_dir / "predictions.json"
     if is_main_process():
+        claim_files(output.parent, [output.name])
         write_whole(output, encode_results(result.results))
     print(
         f"{model.source}: {count_text(count, 'detection')} in "

@@ -211,7 +211,7 @@ def _run_here(
     selection: Selection,
 ) -> int:
     from stillbox.api import load
-    from stillbox.cli.predict_files import PredictRun
+    from stillbox.cli.predict_files import PredictRun, refuse_taken
     from stillbox.predicting.images import check_output, list_inputs
 
     inputs = list_inputs(words, recursive=arguments.recursive)
@@ -220,6 +220,7 @@ def _run_here(
         raise UserError("labels are of images, and there are videos", where="--labels", fix=fix)
     output, files = Path(arguments.output), [*inputs.images, *inputs.videos]
     check_output(output, words, files, recursive=arguments.recursive)
+    refuse_taken(output, inputs, cameras, arguments)
     if inputs.passed_over:
         say_aside(
             f"passed over, by name no image and no video: {count_text(inputs.passed_over, 'file')}"

@@ -3,7 +3,7 @@
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import tee
@@ -34,12 +34,13 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile
 from stillbox.printing import count_text, printable_line
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.parallel import ordered_map
 from stillbox.records.pixels import few_values
 from stillbox.training.signals import StopRequest
 
 PREDICTIONS = "predictions"
-_CROPS = "crops"
+_CROPS, _LABELS = "crops", "labels"
 _UNREAD_SHOWN = 20
 _CLASSES_SHOWN = 5
 # A container is killed ten seconds after SIGTERM.
@@ -62,7 +63,7 @@ class PredictRun:
     """One run over all inputs. Ctrl-C, SIGTERM and SIGHUP end it with complete files.
 
     Raises:
-        UserError: there are labels or crops in the folder, or a report of the model is damaged.
+        UserError: a report of the model is damaged.
     """
 
     def __init__(
@@ -75,8 +76,6 @@ class PredictRun:
         self._predictor, self._selection, self._folder = predictor, selection, folder
         self._labels = _label_folder(predictor, selection, arguments, folder)
         self._crops = class_folders(predictor.class_names) if arguments.crops else None
-        if arguments.crops:
-            refuse_old(folder / _CROPS)
         self._stride: int = arguments.frame_stride
         self._draws = not arguments.no_pictures
         self._profiler = batch_profiler(arguments.profile, folder, "predict")
@@ -90,7 +89,7 @@ class PredictRun:
         Raises:
             UserError: none could be read, or the results cannot be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        claim_files(self._folder, result_names(inputs, cameras, draws=self._draws))
         videos: list[Path | int] = [*inputs.videos, *cameras]
         done = 0
         # Compiled before signals are caught, so that they interrupt it.
@@ -264,8 +263,30 @@ def _label_folder(
         listed = ", ".join(f"{names[one]} {score:.2f}" for one, score in thresholds.items())
         rest = f"; other classes: {without}" if len(thresholds) < len(names) else ""
         say_aside(printable_line(f"labels: least scores of {directory}/evaluation: {listed}{rest}"))
-    labels = folder / "labels"
-    return LabelFolder(labels, arguments.labels, names, thresholds, selection.min_score)
+    return LabelFolder(folder / _LABELS, arguments.labels, names, thresholds, selection.min_score)
+
+
+def refuse_taken(
+    folder: Path, inputs: Inputs, cameras: Sequence[int], arguments: argparse.Namespace
+) -> None:
+    """Refuses an output folder in which the results would replace files.
+
+    Raises:
+        UserError: files of somebody else; or labels or crops, which may have been edited.
+    """
+    for name, given in ((_CROPS, arguments.crops), (_LABELS, arguments.labels)):
+        if given:
+            refuse_old(folder / name)
+    refuse_others(folder, result_names(inputs, cameras, draws=not arguments.no_pictures))
+
+
+def result_names(inputs: Inputs, cameras: Sequence[int], *, draws: bool) -> Iterator[str]:
+    """Yields the names of the files that a run writes, without crops and labels."""
+    if inputs.images:
+        yield from (f"{PREDICTIONS}.jsonl", f"{PREDICTIONS}.json")
+        yield from picture_names(inputs.images) if draws else ()
+    for name in _video_names([*inputs.videos, *cameras]):
+        yield from (f"{name}.jsonl", f"{name}.webm")[: 1 + draws]
 
 
 def picture_names(images: Sequence[Path]) -> list[str]:

@@ -336,7 +336,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     from stillbox.api import load
     from stillbox.predicting.images import read_image
     from stillbox.predicting.selection import Selection
+    from stillbox.records.file_list import claim_files
 
+    claim_files(_PICTURE.parent, [_PICTURE.name])
     predictor = load(arguments.model_dir, step="latest", overrides=arguments.overrides)
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
         # As in the original: every detection.

@@ -91,13 +91,18 @@ def export_pictures(
     """
     if not settings.pictures_directory:
         return
-    given = Path(settings.pictures_directory)
+    folder = directory / pictures_folder(settings)
     for number, shown in enumerate(pictures):
         # An id may contain characters that file systems do not allow.
         ending = re.sub(r"[^\w.-]+", "_", shown.name) if settings.name_pictures_by_image else ""
         name = f"export-image-{number}{'-' if ending else ''}{ending}.png"
-        path = directory / given.relative_to(given.anchor) / name
-        save_picture(shown.picture, path, below=directory)
+        save_picture(shown.picture, folder / name, below=directory)
+
+
+def pictures_folder(settings: Evaluation) -> str:
+    """Returns the path of `settings.pictures_directory` below the folder of the results."""
+    given = Path(settings.pictures_directory)
+    return given.relative_to(given.anchor).as_posix()
 
 
 _OTHER_COLOR = (255, 255, 255)

@@ -11,7 +11,7 @@ import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
-from stillbox.evaluation.figures_files import fits_matrix, write_figures
+from stillbox.evaluation.figures_files import FIGURES, fits_matrix, write_figures
 from stillbox.evaluation.history import History
 from stillbox.evaluation.html_page import (
     bar_cell,
@@ -430,6 +430,8 @@ def _experiment(report: Report) -> str:
 
 
 REPORT = "report.html"
+REPORT_NAMES = (REPORT, FIGURES, "csv", "curves", "pictures")
+"""The files of a report and its folders."""
 
 
 def write_report(report: Report, directory: str | Path) -> Path:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -16,11 +17,16 @@ from stillbox.devices.process import input_threads
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import encode_results
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress, evaluate
-from stillbox.evaluation.gallery import cut_out, draw_gallery, export_pictures
+from stillbox.evaluation.gallery import (
+    cut_out,
+    draw_gallery,
+    export_pictures,
+    pictures_folder,
+)
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.program import BoundDetect, score_batch_size
-from stillbox.evaluation.report import REPORT, Report, write_report
+from stillbox.evaluation.report import REPORT, REPORT_NAMES, Report, write_report
 from stillbox.evaluation.results import ImageTruth, boxes_beyond
 from stillbox.evaluation.runtimes import RuntimeTable
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
@@ -33,12 +39,13 @@ from stillbox.inputs.loader import EvalLoader
 from stillbox.object_storage import url_of
 from stillbox.printing import count_text, printable_line
 from stillbox.records.converted import PAGE_NAME
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
 from stillbox.records.foreign_files import read_json
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
 from stillbox.references import Parameter, Setting
 
-_METRICS = "metrics.json"
+_METRICS, _DETECTIONS = "metrics.json", "detections.json"
 # Reading the ids of all records takes as long as reading all images.
 _RECORDS_CHECKED = 16
 # Fields that define a score; all scores of a history share them.
@@ -241,20 +248,36 @@ def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
     )
 
 
+def refuse_other_files(folder: Path, settings: schema.Evaluation) -> None:
+    """Refuses to write a report where it would replace files of somebody else."""
+    names = _written_names(settings)
+    refuse_others(folder, names, known=names if _read_weights(folder) else ())
+
+
+def _written_names(settings: schema.Evaluation) -> list[str]:
+    shown = [pictures_folder(settings)] if settings.pictures_directory else []
+    return [_METRICS, _DETECTIONS, *REPORT_NAMES, *shown]
+
+
+def _read_weights(folder: Path) -> str:
+    """Returns the weights that the report in a folder is of; empty: there is no report."""
+    with suppress(UserError):
+        content = read_json(folder / _METRICS)
+        return str(content.get("weights", "")) if isinstance(content, dict) else ""
+    return ""
+
+
 def refuse_other_report(folder: Path, source: str) -> None:
     """Refuses to write a report into a folder that holds the report of another model.
 
     `source`: as for `write_evaluation`; checkpoints of one directory are the same model.
 
     Raises:
-        UserError: it has one, or its numbers cannot be read.
+        UserError: it has one.
     """
-    if not (folder / _METRICS).exists():
-        return
-    content = read_json(folder / _METRICS)
-    before = str(content.get("weights", "")) if isinstance(content, dict) else ""
-    if _model_of(before) != _model_of(source):
-        problem = f"the folder holds the report of {printable_line(before) or 'something else'}"
+    before = _read_weights(folder)
+    if before and _model_of(before) != _model_of(source):
+        problem = f"the folder holds the report of {printable_line(before)}"
         fix = f"add {Parameter('overwrite')} to replace it, or give another {Parameter('output')}"
         raise UserError(problem, where=str(folder), fix=fix)
 
@@ -283,6 +306,8 @@ def write_evaluation(
     if not is_main_process():
         return directory / REPORT
     settings, scores = experiment.evaluation, result.scores
+    written = _written_names(settings)
+    claim_files(directory, written, known=written if _read_weights(directory) else ())
     names, all_metrics = scores.first.per_class, settings.all_metrics_per_category
     metrics = {
         "weights": source,
@@ -294,7 +319,7 @@ def write_evaluation(
         ),
     }
     write_whole(directory / _METRICS, json.dumps(metrics, indent=1).encode())
-    write_whole(directory / "detections.json", encode_results(result.results))
+    write_whole(directory / _DETECTIONS, encode_results(result.results))
     pictures = tuple(draw_gallery(result, dataset.source, dataset.class_names, settings))
     export_pictures(pictures, settings, directory)
     timings, images = result.timings, count_text(len(result.truths), "image")

@@ -140,14 +140,11 @@ class LabelFolder:
     """Gathers the labels of images and writes them, with the images, in one format.
 
     Args:
-        output: a folder that does not exist or is empty.
+        output: a folder that does not exist or is empty; see `refuse_old`.
         form: one of `stillbox.records.export.FORMS`.
         class_names: by label map id.
         thresholds: least score of an object by label map id.
         min_score: that of the other classes.
-
-    Raises:
-        UserError: the folder has files.
     """
 
     def __init__(
@@ -158,7 +155,6 @@ class LabelFolder:
         thresholds: Mapping[int, float],
         min_score: float,
     ) -> None:
-        refuse_old(output)
         self._output, self._form = output, form
         items = tuple(LabelMapItem(class_id, name) for class_id, name in class_names.items())
         self._label_map = LabelMap(items)

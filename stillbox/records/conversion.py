@@ -15,6 +15,7 @@ from stillbox.errors import UserError
 from stillbox.printing import json_text, printable_line
 from stillbox.records.annotations import AnnotatedImage, to_example
 from stillbox.records.example import Example, apply_box_policy, format_box
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
 from stillbox.records.image_files import (
     MAX_IMAGE_BYTES,
@@ -230,6 +231,8 @@ def convert(
     """
     output = Path(output)
     check_label_map(output, label_map)
+    reports = [f"{name}.report.{kind}" for kind in ("json", "txt", "html")]
+    refuse_others(output, reports)
     report = ConversionReport(
         name=name,
         images_found=len(items),
@@ -267,7 +270,8 @@ def convert(
             raise _nothing_written(log, name)
         if need_boxes and not report.boxes_written:
             raise no_boxes(f"set {name!r}", log)
-        write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
+        claim_files(output, reports)
+        keep_label_map(output, label_map)
     report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
     report.problems = list(log)
@@ -283,6 +287,13 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
         what = "the output folder holds a label map with other classes or ids"
         fix = f"choose another {Parameter('output')}, or give {path} as the label map"
         raise UserError(what, where=str(path), fix=fix)
+
+
+def keep_label_map(output: Path, label_map: LabelMap) -> Path:
+    """Writes the label map of a folder, unless it has the same classes in a file already."""
+    check_label_map(output, label_map)
+    path = output / LABEL_MAP_NAME
+    return path if path.is_file() else write_whole(path, label_map.to_text().encode())
 
 
 def no_boxes(of: str, problems: Iterable[Problem]) -> UserError:

@@ -107,8 +107,6 @@ def write_label_studio(
         if image.scores is not None:
             made |= {"model_version": "stillbox", "score": float(image.scores.max(initial=0.0))}
         tasks.append({"data": {"image": address}, kind: [made]})
-    content = json_text(tasks, indent=None)
-    write_whole(output / f"tasks_{split}.json", content.encode(), below=output)
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", {"name": "image", "value": "$image"})
     labels = ElementTree.SubElement(view, "RectangleLabels", {"name": "label", "toName": "image"})
@@ -116,7 +114,18 @@ def write_label_studio(
         ElementTree.SubElement(labels, "Label", {"value": xml_text(item.name)})
     ElementTree.indent(view)
     config = ElementTree.tostring(view, encoding="utf-8") + b"\n"
-    write_whole(output / "label_config.xml", config, below=output)
+    _write_shared(output / "label_config.xml", config, config)
+    content = json_text(tasks, indent=None)
+    write_whole(output / f"tasks_{split}.json", content.encode(), below=output)
+
+
+def _write_shared(path: Path, content: bytes, before: bytes) -> None:
+    """Writes a file that all splits share, which is `before` if there are others."""
+    if path.exists() and read_untrusted(path, most=MAX_LABEL_MAP_BYTES) != before:
+        fix = "give the label map of the other splits, or another folder"
+        what = "the other splits have other classes, or somebody else wrote this file"
+        raise UserError(what, where=str(path), fix=fix)
+    write_whole(path, content, below=path.parent)
 
 
 def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object]]:
@@ -300,10 +309,10 @@ def _write_yolo(
     """Writes `labels/<split>` and `data.yaml`. Boxes are float64: they read back bit for bit."""
     numbers = {item.id: number for number, item in enumerate(label_map)}
     names = {"names": {numbers[item.id]: item.name for item in label_map}}
-    data = output / "data.yaml"
-    if data.exists() and not read_untrusted(data, most=MAX_LABEL_MAP_BYTES).endswith(_yaml(names)):
-        fix = "give the label map of the other splits, or another folder"
-        raise UserError("the other splits have other classes", where=str(data), fix=fix)
+    # Without `path`, Ultralytics looks beside this file; "." would be the folder that it runs in.
+    splits = {place.name: f"images/{place.name}" for place in sorted(output.glob("labels/*"))}
+    content = _yaml({**dict(sorted({**splits, split: f"images/{split}"}.items())), **names})
+    _write_shared(output / "data.yaml", content, _yaml({**splits, **names}))
     for image in images:
         example = image.example
         boxes = example.boxes.astype(np.float64)
@@ -316,9 +325,6 @@ def _write_yolo(
         ]
         path = output / "labels" / split / image.name.with_suffix(".txt")
         write_whole(path, "".join(lines).encode(), below=output)
-    # Without `path`, Ultralytics looks beside this file; "." would be the folder that it runs in.
-    splits = {place.name: f"images/{place.name}" for place in sorted(output.glob("labels/*"))}
-    write_whole(data, _yaml({**splits, **names}))
 
 
 def _yaml(content: Mapping[str, object]) -> bytes:

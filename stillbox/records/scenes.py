@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.records import scenes_shapes
-from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
+from stillbox.records.conversion import check_label_map, keep_label_map
 from stillbox.records.example import Example
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_shapes import SHAPES, Floats, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
 from stillbox.references import Parameter
-from stillbox.untrusted import open_untrusted
 
 SIDES = (160, 256)
 """Least and greatest height and width of a scene, in pixels."""
@@ -196,7 +196,6 @@ def _with_truth(
 _JPEG_QUALITY = 90
 _RECORDS_PER_SHARD = 200
 # The description of a set, at the head of its annotations.
-_MARK, _HEAD_BYTES = "stillbox scenes, ", 100
 # First image id of the second set: the two sets can be merged.
 _ID_STRIDE = 1_000_000
 
@@ -240,7 +239,7 @@ def write_scenes(
 
     Raises:
         UserError: a set would be empty, the sides are unusable, or a set or another label map
-            exists already.
+            exists already, or a file of somebody else would be replaced.
     """
     if train < 1 or val < 1:
         what = f"a set needs a scene: {train} for training, {val} for evaluation"
@@ -252,19 +251,21 @@ def write_scenes(
         fix = "use at least 32 pixels, and a greatest side that is no smaller than the least"
         raise UserError(what, fix=fix)
     output = Path(output)
-    if overwrite:
-        _refuse_others(output)
+    names = ("train", "val")
+    written = [path for name in names for path in (f"images/{name}", f"annotations/{name}.json")]
+    refuse_others(output, written)
     label_map = LabelMap.from_names(SHAPES)
     check_label_map(output, label_map)
-    for name in ("train", "val"):
+    for name in names:
         if not overwrite and (path := _annotations(output, name)).exists():
             fix = (
                 f"choose another {Parameter('output')}, or replace the set with "
                 f"{Parameter('overwrite')}"
             )
             raise UserError("there is a set of this name already", where=str(path), fix=fix)
+    claim_files(output, written)
     sets = []
-    for which, (name, count) in enumerate((("train", train), ("val", val))):
+    for which, (name, count) in enumerate(zip(names, (train, val), strict=True)):
         shards = -(-count // _RECORDS_PER_SHARD)
         writer = _SetWriter(output, name, label_map, first_id=which * _ID_STRIDE + 1)
         with sharded_writer(output, name, shards, overwrite=overwrite) as write:
@@ -272,31 +273,8 @@ def write_scenes(
                 rng = np.random.default_rng([seed, which, index])
                 write(writer.add(draw_scene(rng, min_side=min_side, max_side=max_side)))
         sets.append(writer.finish())
-    path = write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
+    path = keep_label_map(output, label_map)
     return Scenes(label_map=path, train=sets[0], val=sets[1])
-
-
-def _refuse_others(output: Path) -> None:
-    """Refuses to replace records or annotations of the names of the sets."""
-    for name in ("train", "val"):
-        path = _annotations(output, name)
-        if _is_own(path):
-            continue
-        names = (f"annotations/{name}.json", f"{name}.record-*")
-        there = next((one for pattern in names for one in output.glob(pattern)), None)
-        if there is not None:
-            what = "this file would be replaced, and is not one of drawn scenes"
-            raise UserError(
-                what, where=str(there), fix=f"move it away, or give another {Parameter('output')}"
-            )
-
-
-def _is_own(annotations: Path) -> bool:
-    try:
-        with open_untrusted(annotations, most=None) as file:
-            return _MARK.encode() in file.read(_HEAD_BYTES)
-    except UserError:
-        return False
 
 
 def _annotations(output: Path, name: str) -> Path:
@@ -352,7 +330,7 @@ class _SetWriter:
     def finish(self) -> SceneSet:
         """Writes the COCO JSON and returns the content of the set."""
         content = {
-            "info": {"description": f"{_MARK}{self._name}"},
+            "info": {"description": f"stillbox scenes, {self._name}"},
             "images": self._images,
             "annotations": self._annotations,
             "categories": [{"id": item.id, "name": item.name} for item in self._label_map],

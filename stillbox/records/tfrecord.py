@@ -20,6 +20,7 @@ import google_crc32c
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text, size_text
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import create_file, not_written, partial_folder, replace_file
 from stillbox.references import Parameter
 
@@ -183,9 +184,13 @@ def sharded_writer(
                 records += 1
 
             yield write
+        count = f"{min(records, shards):05d}"
+        new = [shard_name(name, f"{shard:05d}", count, names) for shard in range(int(count))]
+        claim_files(folder, new)
         for path in old:
             path.unlink(missing_ok=True)
-        name_shards(partial[:records], folder, name, names)
+        for complete, shard in zip(partial, new, strict=False):
+            complete.replace(folder / shard)
 
 
 def _opened(paths: Sequence[Path], stack: ExitStack) -> list[BinaryIO]:
@@ -224,8 +229,8 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
     """Makes the folder of a set and returns the older shards that the set will replace.
 
     Raises:
-        UserError: there are some and `overwrite` is off, `shards` is below 1, or the name is not
-            that of a file.
+        UserError: there are some and `overwrite` is off, or stillbox did not write one of them,
+            `shards` is below 1, or the name is not that of a file.
     """
     if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
         fix = f"give a plain name such as train; {Parameter('output')} names the folder"
@@ -242,6 +247,7 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
             fix=f"choose another name or {Parameter('output')}, or replace the set with "
             f"{Parameter('overwrite')}",
         )
+    refuse_others(folder, [path.name for path in old])
     return old
 
 
@@ -250,15 +256,6 @@ def shard_files(folder: Path, name: str) -> list[Path]:
     number = 5 * "[0-9]"
     patterns = [shard_name(name, number, number, names) for names in get_args(ShardNames)]
     return sorted(path for pattern in patterns for path in folder.glob(pattern))
-
-
-def name_shards(complete: Sequence[Path], folder: Path, name: str, names: ShardNames) -> list[Path]:
-    """Gives complete files the names of a set, in their order, and returns these."""
-    count = f"{len(complete):05d}"
-    return [
-        file.replace(folder / shard_name(name, f"{shard:05d}", count, names))
-        for shard, file in enumerate(complete)
-    ]
 
 
 def shard_name(name: str, shard: str, shards: str, names: ShardNames) -> str:

@@ -12,8 +12,9 @@ from PIL import Image
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text, json_text
-from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map
+from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map, keep_label_map
 from stillbox.records.example import Example
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
 from stillbox.records.image_files import encode_image, inspect_image, open_image
 from stillbox.records.label_map import LabelMap
@@ -131,6 +132,7 @@ def tile_records(
         label_map = LabelMap.from_file(beside)
     if label_map is not None:
         check_label_map(output, label_map)
+    refuse_others(output, [f"{name}.report.json"])
     source = ExampleSource(
         paths,
         label_map,
@@ -153,8 +155,9 @@ def tile_records(
             )
         if not report.tiles:
             raise _no_tile(source, report)
+        claim_files(output, [f"{name}.report.json"])
         if label_map is not None:
-            write_whole(output / LABEL_MAP_NAME, label_map.to_text().encode())
+            keep_label_map(output, label_map)
     report.problems = list(source.problems)
     write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     return report

@@ -14,7 +14,7 @@ from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.announcing import announcing
 from stillbox.devices.job import is_main_process, local_rows
 from stillbox.evaluation.evaluator import EvaluationResult
-from stillbox.evaluation.gallery import draw_gallery, export_pictures
+from stillbox.evaluation.gallery import draw_gallery, export_pictures, pictures_folder
 from stillbox.evaluation.pictures import Mark, class_color, contact_sheet, draw_marks
 from stillbox.evaluation.program import DetectProgram, score_mesh, score_program
 from stillbox.evaluation.scoring import (
@@ -29,6 +29,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
+from stillbox.records.file_list import claim_files
 from stillbox.records.label_map import LabelMap
 from stillbox.training.observing import Moment, RunContext, RunObserver
 from stillbox.training.state import TrainState, arrays_to_score
@@ -100,6 +101,9 @@ class PeriodicEvaluation:
         Scores that the next ones cannot be compared with are set aside first.
         """
         summaries = context.summaries
+        if self._settings.pictures_directory and is_main_process():
+            shown = [pictures_folder(self._settings)]
+            claim_files(context.directory.path, shown, known=shown if step else ())
         if summaries.evaluations() and (changed := self._changed_since(step, context.directory)):
             aside = summaries.set_evaluations_aside()
             what = f"later scores are not comparable with those so far, which are now in {aside}"

@@ -34,6 +34,7 @@ from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import from_stored, store_paths, to_yaml
 from stillbox.object_storage import url_of
 from stillbox.printing import count_text
+from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import make_folder
 from stillbox.references import Command, Parameter
 from stillbox.textformat.yaml_tree import read_text_file
@@ -231,7 +232,8 @@ class CheckpointWatcher:
         """Scores checkpoints until `patience` ends; returns their steps.
 
         Raises:
-            UserError: the output is the model directory, or has scores of other settings.
+            UserError: the output is the model directory, or has scores of other settings or files
+                of somebody else.
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
@@ -243,6 +245,12 @@ class CheckpointWatcher:
             raise UserError(what, where=str(self._output), fix="write into another folder")
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
+        # A history beside settings that fit is of these scores.
+        written = (_SETTINGS, HISTORY)
+        former = written if (self._output / _SETTINGS).is_file() else ()
+        refuse_others(self._output, written, known=former)
+        if is_main_process():
+            claim_files(self._output, written, known=former)
         so_far = read_history(self._output / HISTORY).evaluations
         known = broadcast([step for step, _ in so_far])
         scored: list[int] = []

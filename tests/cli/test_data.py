@@ -90,6 +90,7 @@ def test_convert_voc_by_set_and_whole(data_verb, voc, tmp_path):
         assert code == 0
         assert json.loads(out)["images_written"] == images
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
+        ".stillbox.json",
         "all.record-00000-of-00001",
         "all.report.html",
         "all.report.json",

@@ -13,6 +13,7 @@ from stillbox.errors import UserError
 from stillbox.records import byte_source
 from stillbox.records import record_file as index_module
 from stillbox.records.byte_source import open_source
+from stillbox.records.file_list import LIST
 from stillbox.records.files import try_lock
 from stillbox.records.record_file import RecordFile, is_gzip
 from stillbox.records.tfrecord import (
@@ -110,6 +111,13 @@ def test_the_file_appears_only_when_it_is_complete(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.record"]
 
 
+def shown(folder):
+    """Returns the names in a folder but for the list of stillbox's files, of which one is there."""
+    names = sorted(path.name for path in folder.iterdir())
+    assert LIST in names
+    return [name for name in names if name != LIST]
+
+
 def refused_write(*arguments):
     with sharded_writer(*arguments):
         pytest.fail("a writer was opened")
@@ -134,12 +142,28 @@ def test_no_shard_stays_empty_and_an_older_set_is_replaced_only_on_request(tmp_p
         write(b"a")
         write(b"b")
     names = [f"train.record-0000{n}-of-00002" for n in range(2)]
-    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    assert shown(tmp_path) == names
     with pytest.raises(UserError, match=r"of this name already.*\n.*overwrite"):
         refused_write(tmp_path, "train", 1)
     with sharded_writer(tmp_path, "train", 1, overwrite=True) as write:
         write(b"c")
-    assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
+    assert shown(tmp_path) == ["train.record-00000-of-00001"]
+
+
+def test_a_set_of_somebody_else_is_not_replaced(tmp_path):
+    theirs = tmp_path / "train.record-00000-of-00001"
+    theirs.write_bytes(b"theirs")
+    with pytest.raises(UserError) as caught, sharded_writer(tmp_path, "train", overwrite=True):
+        pytest.fail("a writer was opened")
+    assert caught.value.where == str(theirs)
+    assert [path.name for path in tmp_path.iterdir()] == [theirs.name]
+    theirs.unlink()
+    # The other program may have been faster than this one.
+    with pytest.raises(UserError) as caught, sharded_writer(tmp_path, "train") as write:
+        write(b"a")
+        theirs.write_bytes(b"theirs")
+    assert caught.value.where == str(theirs)
+    assert theirs.read_bytes() == b"theirs"
 
 
 def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
@@ -148,8 +172,8 @@ def test_a_failed_rewrite_keeps_the_older_set(tmp_path):
     with pytest.raises(RuntimeError), sharded_writer(tmp_path, "train", overwrite=True) as write:
         write(b"new")
         raise RuntimeError
-    (path,) = tmp_path.iterdir()
-    assert read_records(path) == [b"old"]
+    (name,) = shown(tmp_path)
+    assert read_records(tmp_path / name) == [b"old"]
 
 
 def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
@@ -159,7 +183,7 @@ def test_leftovers_of_a_killed_writer_are_cleared(tmp_path):
         (leftover / "00000").write_bytes(b"half")
     with sharded_writer(tmp_path, "train") as write:
         write(b"a")
-    assert [p.name for p in tmp_path.iterdir()] == ["train.record-00000-of-00001"]
+    assert shown(tmp_path) == ["train.record-00000-of-00001"]
 
 
 def test_more_shards_than_files_may_be_open_are_refused_and_leave_nothing(tmp_path):
@@ -184,7 +208,7 @@ def test_two_sets_of_one_name_and_zero_shards_are_refused(tmp_path):
         with refused("train"):
             refused_write(tmp_path, "train")
         write(b"c")
-    assert [len(read_records(path)) for path in sorted(tmp_path.iterdir())] == [2, 1]
+    assert [len(read_records(tmp_path / name)) for name in shown(tmp_path)] == [2, 1]
     with pytest.raises(UserError, match="0 shards"):
         refused_write(tmp_path, "train", 0)
 
@@ -193,7 +217,7 @@ def test_file_names_of_tpu_models_and_mlperf(tmp_path):
     with sharded_writer(tmp_path, "train", 2, names="tfrecord") as write:
         for number in range(3):
             write(b"%d" % number)
-    assert {p.name: read_records(p) for p in tmp_path.iterdir()} == {
+    assert {name: read_records(tmp_path / name) for name in shown(tmp_path)} == {
         "train-00000-of-00002.tfrecord": [b"0", b"2"],
         "train-00001-of-00002.tfrecord": [b"1"],
     }
@@ -204,7 +228,7 @@ def test_file_names_of_tpu_models_and_mlperf(tmp_path):
         refused_write(tmp_path, "train", 2)
     with sharded_writer(tmp_path, "train", overwrite=True) as write:
         write(b"a")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
+    assert shown(tmp_path) == [
         "train-x-00000-of-00001.tfrecord",
         "train.record-00000-of-00001",
     ]

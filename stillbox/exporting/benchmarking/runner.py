@@ -30,6 +30,7 @@ from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
 from stillbox.printing import count_text
+from stillbox.records.file_list import claim_files
 from stillbox.records.files import make_folder, write_whole
 from stillbox.records.scenes import draw_images
 from stillbox.references import Parameter
@@ -344,6 +345,7 @@ def benchmark(
     folder = Path(output) if output else (results or Path()) / runtimes.FOLDER
     # Before the measuring, which can take minutes.
     make_folder(folder, below=results or folder)
+    claim_files(folder, (runtimes.BENCHMARK, PAGE))
     with tempfile.TemporaryDirectory(prefix="stillbox-benchmark-") as scratch:
         run = _Run(subject, settings, pixels, kept or Path(scratch), progress, say)
         interrupted = False
