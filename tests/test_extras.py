@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from stillbox import __version__, extras
 from stillbox.errors import UserError
 from stillbox.extras import NotInstalledError, import_extra, install_command
+from tests.helpers import refused
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEEL = f"stillbox-{__version__}-py3-none-any.whl"
@@ -101,7 +102,7 @@ def test_the_message_of_an_absent_package():
 def test_a_package_that_is_broken_is_not_called_absent(monkeypatch, tmp_path):
     (tmp_path / "broken_package.py").write_text("raise ImportError('libGL.so.1 is missing')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=r"cannot be imported: libGL\.so\.1 is missing") as refusal:
+    with refused(None, "libGL.so.1") as refusal:
         import_extra("broken_package", "tf")
     assert "-c 'import broken_package'" in refusal.value.fix
 

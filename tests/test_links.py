@@ -37,6 +37,7 @@ from stillbox.training.watching import CheckpointWatcher, WatchPolicy
 
 PRECIOUS = b"what must not be lost"
 LINKS = ("symbolic", "hard", "dangling")
+REFUSED = "nothing is written there"
 
 
 class Outside:
@@ -85,7 +86,7 @@ def test_a_new_file_takes_the_place_of_a_link(tmp_path, outside):
 def test_a_file_is_appended_to_only_where_it_lies(tmp_path, outside):
     for kind in LINKS:
         outside.link(tmp_path / kind, kind)
-        with pytest.raises(UserError, match="nothing is written there"):
+        with pytest.raises(UserError, match=REFUSED):
             append_file(tmp_path / kind)
     for text in (b"a", b"b"):
         with append_file(tmp_path / "own") as file:
@@ -96,7 +97,7 @@ def test_a_file_is_appended_to_only_where_it_lies(tmp_path, outside):
 @pytest.mark.timeout(20)
 def test_a_pipe_is_neither_waited_for_nor_written_to(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         open_in_place(tmp_path / "pipe", os.O_RDWR)
     with pytest.raises((UserError, OSError)) as caught:
         append_file(tmp_path / "pipe")
@@ -113,11 +114,11 @@ def test_folders_are_made_without_links_below_the_named_one(tmp_path, outside):
     (named / "a/link").symlink_to(outside.folder)
     (named / "a/nowhere").symlink_to(outside.folder / "new")
     for place in ("a/link", "a/link/x", "a/nowhere", "a/nowhere/x", "a/../../home"):
-        with pytest.raises(UserError, match="nothing is written there"):
+        with pytest.raises(UserError, match=REFUSED):
             make_folder(named / place, below=named)
     # What lies elsewhere was named by the user.
     refuse_links(outside.folder, below=named)
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         write_whole(named / "a/link/file", b"new", below=named)
 
 
@@ -197,7 +198,7 @@ def test_event_files_are_not_appended_to_a_link(tmp_path, outside, monkeypatch):
     monkeypatch.setattr("stillbox.training.loggers.time", SimpleNamespace(time=lambda: 7.0))
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     outside.link(tmp_path / "model/tensorboard/events.out.tfevents.7.host", "symbolic")
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         Summaries(tmp_path / "model", from_step=0)
 
 
@@ -205,7 +206,7 @@ def test_the_folder_of_a_tracker_is_no_link(tmp_path, outside):
     (tmp_path / "model").mkdir()
     outside.link(tmp_path / "model/wandb", "folder")
     settings = changed(Experiment(), {"train.loggers": ["wandb"]})
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         Summaries(tmp_path / "model", from_step=0, experiment=settings)
 
 
@@ -239,7 +240,7 @@ def empty_report(monkeypatch):
 @pytest.mark.parametrize("folder", ["curves", "pictures", "csv"])
 def test_a_report_has_its_own_folders(tmp_path, outside, empty_report, folder):
     outside.link(tmp_path / "out" / folder, "folder")
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         report(tmp_path / "out")
 
 
@@ -256,12 +257,12 @@ def test_results_of_a_model_are_not_written_through_a_link(tmp_path, outside, tr
     model = shutil.copytree(trained_once, tmp_path / "model")
     shutil.rmtree(model / "evaluation", ignore_errors=True)
     outside.link(model / "evaluation", "folder")
-    with pytest.raises(UserError, match="nothing is written there") as caught:
+    with pytest.raises(UserError, match=REFUSED) as caught:
         evaluate(model)
     assert caught.value.where == str(model / "evaluation")
     for name in ("export", "export/stablehlo"):
         outside.link(model / name, "folder")
-        with pytest.raises(UserError, match="nothing is written there") as caught:
+        with pytest.raises(UserError, match=REFUSED) as caught:
             export(model, format="stablehlo", overwrite=True)
         assert caught.value.where == str(model / name)
         (model / name).unlink()
@@ -280,7 +281,7 @@ def test_scores_of_each_checkpoint_are_not_written_through_a_link(
         WatchPolicy(existing=True),
         say=lambda line: None,
     )
-    with pytest.raises(UserError, match="nothing is written there") as caught:
+    with pytest.raises(UserError, match=REFUSED) as caught:
         watcher.run()
     assert caught.value.where == str(tmp_path / "out/1")
 
@@ -293,7 +294,7 @@ def test_scores_beside_the_checkpoints_are_not_written_through_a_link(
     outside.link(model / "evaluation", "folder")
     settings = experiment("model.postprocessing.nms.score_threshold=0.001")
     watcher = CheckpointWatcher(settings, model, model / "evaluation", WatchPolicy(existing=True))
-    with pytest.raises(UserError, match="nothing is written there"):
+    with pytest.raises(UserError, match=REFUSED):
         watcher.run()
 
 
@@ -311,7 +312,7 @@ def test_a_trace_is_not_written_through_a_link(tmp_path, outside):
     for name in ("plugins", "plugins/profile"):
         outside.link(tmp_path / "out" / name, "folder")
         profiler = StepProfiler(SimpleNamespace(first=1, last=1), tmp_path / "out")
-        with profiler, pytest.raises(UserError, match="nothing is written there"):
+        with profiler, pytest.raises(UserError, match=REFUSED):
             list(profiler.mark(iter([1, 2])))
         (tmp_path / "out" / name).unlink()
 

@@ -21,6 +21,8 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.records.source import ExampleSource
+from stillbox.references import Parameter
+from tests.helpers import refused
 from tests.records.builders import image_bytes
 from tests.small import EVERY_DETECTION, small_experiment, small_overrides
 
@@ -143,7 +145,7 @@ def test_a_model_directory_says_which_parts_it_needs(trained):
 
 
 def test_a_missing_file_of_parts_is_refused():
-    with pytest.raises(UserError, match=r"import: there is no file absent\.py"):
+    with refused(Parameter("import"), "absent.py"):
         stillbox.import_parts(["absent.py"])
 
 

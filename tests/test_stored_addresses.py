@@ -16,6 +16,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.source import expand
 
 STORED = "data: {train: {paths: ['s3://strange/a-*']}, evaluation: {paths: [s3://strange/b]}}"
+OFFLINE = "no connection in this test"
 SENTENCE = "stored with the model names s3://strange, and you do not"
 
 
@@ -26,7 +27,7 @@ def connections(monkeypatch):
 
     def open_none(url, **options):
         opened.append(url)
-        raise OSError("no connection in this test")
+        raise OSError(OFFLINE)
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", open_none)
     monkeypatch.setattr(object_storage, "_named", set())
@@ -80,7 +81,7 @@ def test_a_bucket_that_the_user_names_is_asked(connections, tmp_path, way):
     mine = f"s3://own-{uuid.uuid4().hex}"
     stored = STORED.replace("s3://strange", mine)
     if way == "before":
-        with pytest.raises(UserError, match="no connection"):
+        with pytest.raises(UserError, match=OFFLINE):
             ObjectFolder(f"{mine}/first")
     experiment = from_stored(stored, "experiment.yaml")
     if way == "override":
@@ -91,10 +92,10 @@ def test_a_bucket_that_the_user_names_is_asked(connections, tmp_path, way):
         (tmp_path / "mine.yaml").write_text(f"name: x\n{stored}\n")
         resolve(tmp_path / "mine.yaml")
     elif way == "directory":
-        with pytest.raises(UserError, match="no connection"), model_place(f"{mine}/run"):
+        with pytest.raises(UserError, match=OFFLINE), model_place(f"{mine}/run"):
             pass
     connections.clear()
-    with pytest.raises(UserError, match="no connection"):
+    with pytest.raises(UserError, match=OFFLINE):
         ObjectFolder(f"{mine}/b")
     assert connections == [f"{mine}/b"]
 
@@ -109,5 +110,5 @@ def test_a_copy_in_a_model_directory_names_no_bucket(tmp_path):
 
 def test_an_experiment_that_is_not_stored_names_its_buckets():
     assert isinstance(Experiment(), Experiment)
-    with pytest.raises(UserError, match="no connection"):
+    with pytest.raises(UserError, match=OFFLINE):
         expand(["gs://mine/x-*"])

@@ -20,6 +20,7 @@ from tests.helpers import refused
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 FILES = {"experiment": "name: x", "label_map": "", "versions": {}}
+TAKEN_OVER = "another process has taken over"
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +199,7 @@ def test_a_second_writer_is_refused_while_the_first_one_lives(bucket):
     second = WriterLease(bucket, said.append)
     second.check()
     assert len(said) == 1
-    with pytest.raises(UserError, match="another process has taken over"):
+    with pytest.raises(UserError, match=TAKEN_OVER):
         first.check()
     second.release()
 
@@ -228,14 +229,14 @@ def test_a_writer_that_died_is_followed_after_its_silence(bucket):
     assert [line.partition("for process")[0] for line in said] == [
         f"{bucket.url}: waiting up to 0 s "
     ]
-    with pytest.raises(UserError, match="another process has taken over"):
+    with pytest.raises(UserError, match=TAKEN_OVER):
         dead.check()
     second.release()
 
 
 def test_a_writer_that_slept_finishes_no_checkpoint(bucket):
     with (
-        pytest.raises(UserError, match="another process has taken over"),
+        pytest.raises(UserError, match=TAKEN_OVER),
         model_place(bucket.url, step="latest", writes=True) as place,
     ):
         directory = writing(place)
@@ -253,7 +254,7 @@ def test_a_writer_that_slept_while_it_uploaded_replaces_no_object(bucket, monkey
         bucket.write(".writer/000002", b'{"holder": "another"}')
 
     with (
-        pytest.raises(UserError, match="another process has taken over"),
+        pytest.raises(UserError, match=TAKEN_OVER),
         model_place(bucket.url, step="latest", writes=True) as place,
     ):
         directory = writing(place)

@@ -176,7 +176,7 @@ def test_a_prefix_of_few_names_is_not_used(tmp_path):
     write_zip(tmp_path / "c.pth", {f"module.{name}": array for name, array in some})
     with refused("c.pth", 145) as caught:
         take(tmp_path / "c.pth")
-    assert "did you mean 'module.bn1.bias'" in str(caught.value)
+    assert "module.bn1.bias" in str(caught.value)
 
 
 def test_two_incomplete_copies_are_refused_by_their_prefixes(tmp_path):

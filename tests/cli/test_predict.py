@@ -280,7 +280,7 @@ def test_crops_are_images_of_the_objects(stillbox, refused, drawn_photos, here):
     assert read_image(crops / "nine/a_1.jpg")[0].shape == (80, 50, 3)
     assert read_image(crops / "ten/a_2.jpg")[0].shape == (30, 80, 3)
     message = refused("predict", "model", "drawn_photos", "--crops")
-    assert "predictions/crops: there are files of an earlier run" in message
+    assert "predictions/crops" in message
 
 
 def test_crops_of_a_video_have_the_numbers_of_its_frames(stillbox, here, cards):
@@ -388,7 +388,7 @@ def test_labels_that_may_be_corrected_are_not_replaced(
     (here / "predictions/labels").mkdir(parents=True)
     stillbox("predict", "model", "drawn_photos", "--labels", "yolo").ended()
     message = refused("predict", "model", "drawn_photos", "--labels", "yolo")
-    assert "predictions/labels: there are files of an earlier run" in message
+    assert "predictions/labels" in message
     report.write_text("[]")
     message = refused("predict", "model", "drawn_photos", "--labels", "yolo", "--output", "other")
     assert "this is no report of `stillbox evaluate`" in message

@@ -181,7 +181,7 @@ def test_a_run_from_before_a_rule_of_keras_goes_on_as_it_began(refused, stillbox
     keras = ("--set", "train.optimizer.rate_in_accumulator=true")
     message = refused(*again, *keras)
     assert "train.optimizer.rate_in_accumulator: False -> True" in message
-    assert "--set train.optimizer.rate_in_accumulator=false keeps the update rule" in message
+    assert "train.optimizer.rate_in_accumulator=false" in message
     out, _ = stillbox(*again, *keras, *(keras[0], keras[1].replace("true", "false"))).ended()
     assert "is done, nothing is left" in out
 
@@ -203,7 +203,7 @@ def test_label_maps_of_other_classes_are_refused_before_training(untrained, tmp_
     swapped = text.replace("disc", "?").replace("ring", "disc").replace("?", "ring")
     (tmp_path / "swapped.pbtxt").write_text(swapped)
     message = untrained(f"data.evaluation.label_map={tmp_path}/swapped.pbtxt")
-    assert "class id 1 is 'ring' in the label map and 'disc' elsewhere" in message
+    assert "id 1 is 'ring'" in message
 
 
 def test_data_sets_and_model_directories_as_config_lead_to_what_is_meant(

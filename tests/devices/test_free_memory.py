@@ -5,9 +5,9 @@ import pytest
 
 from stillbox.devices import free_memory
 from stillbox.devices.free_memory import refuse_program_shortage, refuse_shortage
-from stillbox.errors import UserError
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
+from tests.helpers import refused
 from tests.small import small_experiment
 
 
@@ -24,7 +24,7 @@ def test_memory_that_the_process_has_freed_is_free(monkeypatch):
 def test_every_device_of_a_cpu_needs_its_share(monkeypatch):
     monkeypatch.setattr(free_memory, "available_memory", lambda: 2**30 * jax.local_device_count())
     refuse_program_shortage(2**30, "it", where="here", fix="less")
-    with pytest.raises(UserError, match="here: it needs"):
+    with refused("here"):
         refuse_program_shortage(2**30 + 2**28, "it", where="here", fix="less")
 
 
@@ -39,12 +39,12 @@ def test_a_batch_beyond_the_memory_is_refused_before_it_is_made(scenes, monkeypa
     def detect(*_):
         raise AssertionError("nothing is to be detected")
 
-    with pytest.raises(UserError, match=r"evaluation\.batch_size: scoring .* at a time needs"):
+    with refused("evaluation.batch_size"):
         score_dataset(detect, experiment, open_evaluation(experiment))
 
 
 def test_a_detector_beyond_the_memory_is_refused_once_it_is_compiled(scenes, monkeypatch):
     program = score_program(small_experiment(scenes))
     monkeypatch.setattr(free_memory, "available_memory", lambda: 2**10)
-    with pytest.raises(UserError, match=r"model\.postprocessing: the compiled detector for"):
+    with refused("model.postprocessing"):
         _ = program.compiled

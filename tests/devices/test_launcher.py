@@ -16,6 +16,7 @@ from stillbox.devices.job import _own_devices
 from stillbox.devices.launcher import ProcessInfo, find_process, first_host
 from stillbox.errors import UserError
 from stillbox.scaling.ray_scale import find_workers
+from tests.helpers import refused
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -216,7 +217,7 @@ def test_gpus_of_tasks_that_slurm_does_not_bind_are_divided(gpus):
 
 @pytest.mark.parametrize("variables", [{"CUDA_VISIBLE_DEVICES": "0,1,2"}, {}])
 def test_gpus_that_would_be_left_over_are_refused(gpus, variables):
-    with pytest.raises(UserError, match="2 processes of a machine cannot share 3 GPUs evenly"):
+    with refused("CUDA_VISIBLE_DEVICES", 2, 3, "GPUs"):
         gpus(variables, 3)
 
 

@@ -27,10 +27,10 @@ from stillbox.devices.setup import (
     use_compilation_cache,
     versions,
 )
-from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment.resolve import resolve
 from stillbox.training.program import train_program
+from tests.helpers import refused
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_program_that_another_process_removes_leaves_the_cache_in_use(monkeypa
 @pytest.mark.parametrize("text", ["much", "0", "-1", "nan", "inf", ""])
 def test_a_limit_that_is_no_size_is_refused(text, monkeypatch, cache):
     monkeypatch.setenv("STILLBOX_CACHE_GIB", text)
-    with pytest.raises(UserError, match="no size of a folder") as caught:
+    with refused("STILLBOX_CACHE_GIB") as caught:
         use_compilation_cache()
     assert caught.value.where == "STILLBOX_CACHE_GIB"
     assert jax.config.jax_compilation_cache_dir is None

@@ -414,7 +414,7 @@ def test_everything_that_is_refused_is_named_at_once():
         ("min_depth: 8", "replace_preprocessor_with_placeholder: true fpn { min_level: 3 }")
     )
     assert "SsdFeatureExtractor.replace_preprocessor_with_placeholder = true" in error.what
-    assert "SsdFeatureExtractor.fpn is refused too" in error.what
+    assert "SsdFeatureExtractor.fpn" in error.what
 
 
 def test_a_refused_field_at_its_default_is_no_matter():

@@ -167,7 +167,7 @@ def test_what_makes_no_network_is_refused(override, where, what, fix):
 def test_spinenet_needs_fitting_levels_and_sides():
     levels = [f"model.{part}={{min_level: 3, max_level: 6}}" for part in ("neck", "anchors")]
     error = refused_spinenet(*levels)
-    assert "the neck does not read level_7 of spinenet" in error.what
+    assert "level_7" in error.what
     assert "levels 3 to 7" in error.fix
     error = refused_spinenet("model.resizer.height=608")
     assert "an image side of 608 pixels does not fit spinenet" in error.what
@@ -196,7 +196,7 @@ def test_an_identity_neck_takes_levels_that_the_backbone_has():
     assert neck.count_maps() == 2
     error = refused_neck("model.neck.kind=identity")
     assert error.where == "model.neck.max_level"
-    assert "max_level 7: the backbone's levels end at 5" in error.what
+    assert "max_level 7:" in error.what
     assert "at most 5" in error.fix
 
 

@@ -200,10 +200,10 @@ def test_no_image_file_is_run_as_a_program(monkeypatch):
         monkeypatch.setattr(subprocess, start, lambda *_, **__: pytest.fail("a program starts"))
     # Ghostscript runs such a file.
     data = photograph(kind="EPS")
-    with pytest.raises(ImageError, match=r"no known image format \(JPEG, PNG, BMP"):
+    with pytest.raises(ImageError, match="JPEG, PNG, BMP"):
         decode_image(data)
     for whole in (False, True):
-        with pytest.raises(BadRecordError, match=r"no known format; .*; known are JPEG, PNG, BMP"):
+        with pytest.raises(BadRecordError, match="JPEG, PNG, BMP"):
             inspect_image(data, whole=whole)
 
 
@@ -236,7 +236,7 @@ def test_inspecting_the_header_does_not_decode():
 
 
 def test_a_small_file_of_a_huge_image_is_refused_by_its_header():
-    with pytest.raises(BadRecordError, match="17 bytes claim to have 8000 x 8000"):
+    with pytest.raises(BadRecordError, match="8000 x 8000"):
         prepare_image(b"P6 8000 8000 255\n", (0, 0))
 
 

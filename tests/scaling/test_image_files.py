@@ -10,6 +10,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.scaling import image_files
 from stillbox.scaling.image_files import ImageFile, list_images
+from tests.helpers import refused
 
 FILES = (
     "a.jpg",
@@ -130,5 +131,5 @@ def test_a_file_is_read_to_its_end_and_not_beyond_the_size_of_an_image(monkeypat
     parts = iter([b"on", b"e", b""])
     assert file_of(lambda size: next(parts)).read() == b"one"
     monkeypatch.setattr(image_files, "MAX_IMAGE_BYTES", 2**20)
-    with pytest.raises(UserError, match=r"huge\.jpg: the file has more than 1,048,576 bytes"):
+    with refused("huge.jpg", "1,048,576"):
         file_of(bytes).read()

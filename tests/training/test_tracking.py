@@ -17,12 +17,12 @@ from tensorboardX.proto.summary_pb2 import Summary as SummaryProto
 
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.devices.announcing import StallReporter
-from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.training import loop
 from stillbox.training.loggers import EventFile
 from stillbox.training.loop import train
 from stillbox.training.summaries import Summaries
+from tests.helpers import refused
 from tests.records.builders import read_records
 
 
@@ -186,7 +186,7 @@ def test_a_tracker_that_refuses_the_run_ends_it(tmp_path, experiment, wandb):
         raise ValueError("no API key")
 
     wandb.init = refuse
-    with pytest.raises(UserError, match=r"train.loggers: wandb .*: no API key\n  fix: wandb login"):
+    with refused("train.loggers", "API"):
         Summaries(tmp_path, from_step=0, experiment=experiment("train.loggers=[wandb]"))
 
 
@@ -197,7 +197,7 @@ def test_trackers_that_were_opened_before_one_refuses_are_closed(
         raise ConnectionError("no server")
 
     mlflow.get_experiment_by_name = refuse
-    with pytest.raises(UserError, match="no server") as caught:
+    with refused("train.loggers") as caught:
         Summaries(tmp_path, from_step=0, experiment=experiment("train.loggers=[wandb, mlflow]"))
     assert wandb.codes == [1]
     assert "tracking.json" not in caught.value.fix
@@ -210,7 +210,7 @@ def test_the_file_to_delete_is_named_where_a_tracker_has_lost_the_run(tmp_path, 
     settings = experiment("train.loggers=[mlflow]")
     report_all(tmp_path, settings)
     mlflow.update_run = refuse
-    with pytest.raises(UserError, match=f"run 1 not found.*\n.* delete {tmp_path}/tracking.json:"):
+    with refused("train.loggers", 1, tmp_path):
         report_all(tmp_path, settings, 1)
     (tmp_path / "tracking.json").unlink()
     report_all(tmp_path, settings, 1)
@@ -227,7 +227,7 @@ def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, 
     monkeypatch.setattr(loop, "compile_step", lambda program: None)
     monkeypatch.setattr(loop, "start_run", lambda *_: SimpleNamespace(state=None))
     # A notebook keeps the error, and what its frames hold.
-    with pytest.raises(UserError, match="no API key") as kept:
+    with refused("train.loggers", "API") as kept:
         train(experiment("train.loggers=[wandb]", evaluated=False), tmp_path / "model")
     DirectoryLock(tmp_path / "model").release()
     assert kept.tb is not None
@@ -237,7 +237,7 @@ def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, 
 def test_a_missing_package_is_reported_first(tmp_path, experiment, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(loop, "open_data", lambda experiment: pytest.fail("it is too late"))
-    with pytest.raises(UserError, match=f"{name} is not installed"):
+    with refused(None, name):
         train(experiment(f"train.loggers=[tensorboard, {name}]"), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 

@@ -214,7 +214,7 @@ def test_an_array_that_is_too_large_alone_is_named():
     failure, needed = explain("train", message=message)
     assert needed == 32_768_000_000
     assert "needs 30.52 GiB on each device, which has 15.75 GiB" in failure.what
-    assert "not room for f32[2048000000,4] alone" in failure.what
+    assert "f32[2048000000,4]" in failure.what
 
 
 @pytest.mark.parametrize(("step", "overrides", "named", "unnamed"), [

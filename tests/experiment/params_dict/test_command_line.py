@@ -216,7 +216,7 @@ def test_a_missing_file_is_named_with_its_neighbours(folder):
     (folder / "mine.yaml").write_text("train: {total_steps: 1}\n")
     with refused(Parameter("config_file"), "mime.yaml") as error:
         read_params(config_file="mime.yaml")
-    assert "did you mean 'mine.yaml'" in str(error.value)
+    assert "mine.yaml" in str(error.value)
     with refused(Parameter("config_file"), "gs://x/y.yaml"):
         read_params(config_file="gs://x/y.yaml")
     with refused(Parameter("config_file")):

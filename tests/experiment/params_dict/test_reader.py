@@ -220,7 +220,7 @@ def test_block_specs_of_2020_are_read():
 def test_a_broken_spinenet_is_refused(specs):
     text = f'{{architecture: {{backbone: spinenet, multilevel_features: identity}}, \
 spinenet: {{block_specs: "{specs}"}}}}'
-    assert "spinenet.block_specs is no list of blocks" in refusal(text)
+    assert "spinenet.block_specs" in refusal(text)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_first_weights(override, expected):
 def test_a_prefix_of_another_backbone_would_load_nothing():
     override = "train.checkpoint.path=m, train.checkpoint.prefix=resnet50/, resnet.resnet_depth=101"
     message = refusal(override)
-    assert "the backbone, which is resnet101/" in message
+    assert "resnet101/" in message
     assert "train.checkpoint.prefix=resnet101/" in message
 
 

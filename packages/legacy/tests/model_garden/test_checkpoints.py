@@ -26,7 +26,6 @@ from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import (
     object_paths,
 )
-from stillbox.errors import UserError
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.variants import implementation_of
 from stillbox.models.build import abstract_detector
@@ -35,6 +34,7 @@ from stillbox.models.parts import BuildOptions
 from stillbox.models.paths import variables_of
 from stillbox_legacy.model_garden import read_garden
 from stillbox_legacy.model_garden.checkpoint_names import KerasLayer, chain, number_layers
+from tests.helpers import refused
 
 FILE = GOLDENS / "checkpoint.yaml"
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_lacks_a_variable_is_refused(checkpoint: Path) -> None
     own = experiment(f"task.init_checkpoint={checkpoint},task.model.head.num_convs=2")
     _, params, stats = abstract_detector(own.model, "float32")
     options = ImportOptions.of_training(own.train.fine_tune)
-    with pytest.raises(UserError, match="wanted arrays"):
+    with refused("ckpt-1"):
         read_weights({**params, **stats}, own.model, checkpoint, options)
 
 

@@ -12,6 +12,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from stillbox_legacy.model_maker.mediapipe_model_maker.object_detector import Dataset
 from stillbox_legacy.model_maker.tflite_model_maker.object_detector import DataLoader
+from tests.helpers import refused
 
 NAMES = list(CLASSES.values())
 
@@ -131,7 +132,7 @@ def test_a_class_with_the_id_of_the_background(annotated, tmp_path):
     for one in content["annotations"]:
         one["category_id"] = 0
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="stands for background"):
+    with refused("own/labels.json"):
         Dataset.from_coco_folder(str(tmp_path / "own"), cache_dir=str(tmp_path))
 
 
@@ -149,7 +150,7 @@ def test_split(annotated, tmp_path, fraction):
 @pytest.mark.parametrize("fraction", [0, 1, 0.01, 1.5])
 def test_a_split_with_an_empty_part(annotated, tmp_path, fraction):
     data = voc(annotated, tmp_path)
-    with pytest.raises(UserError, match="one part empty"):
+    with refused("split"):
         data.split(fraction)
 
 
@@ -171,7 +172,7 @@ def test_caches_of_the_originals(annotated, tmp_path, ending):
 @pytest.mark.parametrize("content", ["size: 3", "label_map: {a: b}\nsize: 3", "[1]", "size: a"])
 def test_a_damaged_cache(tmp_path, content):
     (tmp_path / "abc_meta_data.yaml").write_text(content)
-    with pytest.raises(UserError, match="no size and label_map"):
+    with refused("abc_meta_data.yaml"):
         DataLoader.from_cache(str(tmp_path / "abc"))
 
 
@@ -203,5 +204,5 @@ def test_classes_of_a_file_and_by_name(annotated, tmp_path):
 
 @pytest.mark.parametrize("prefix", ["../out", "a/b"])
 def test_a_cache_stays_in_its_folder(annotated, tmp_path, prefix):
-    with pytest.raises(UserError, match="plain name"):
+    with refused("cache_prefix_filename"):
         voc(annotated, tmp_path, cache_prefix_filename=prefix)

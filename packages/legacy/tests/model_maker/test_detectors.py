@@ -9,6 +9,7 @@ from stillbox.experiment.resolve import changed, with_overrides
 from stillbox.training.loop import Outcome
 from stillbox_legacy.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox_legacy.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
+from tests.helpers import refused
 
 lite, mobile = tflite_model_maker.object_detector, mediapipe_model_maker.object_detector
 
@@ -127,11 +128,11 @@ def test_labels_alone(data, tmp_path):
 
 
 def test_what_cannot_be_trained_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match="fewer than a batch of 64"):
+    with refused("batch_size", 64):
         lite.create(data, spec_in(tmp_path))
     with pytest.raises(UserError, match="do_train=False"):
         lite.create(data, spec_in(tmp_path), do_train=False)
-    with pytest.raises(UserError, match="not trained"):
+    with refused("train"):
         lite.ObjectDetector(spec_in(tmp_path), data.label_map).evaluate(data)
 
 
@@ -139,7 +140,7 @@ def test_a_stopped_run_is_no_detector(data, tmp_path, monkeypatch):
     """Ctrl-C ends a run with a checkpoint; what follows in the notebook must not go on."""
     stopped = Outcome(step=1, reason="stopped by SIGINT at step 1", scores=None, interrupted=2)
     monkeypatch.setattr(detectors, "train", lambda *arguments, **options: stopped)
-    with pytest.raises(UserError, match=r"stopped by SIGINT at step 1\n.*resumes the run"):
+    with refused("", "SIGINT"):
         lite.create(data, spec_in(tmp_path), epochs=1, batch_size=4)
 
 
