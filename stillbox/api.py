@@ -105,9 +105,11 @@ def load_model(
     """
     from stillbox.checkpoints.packed import is_packed
     from stillbox.checkpoints.remote_directory import model_place
-    from stillbox.checkpoints.trained import load_trained, load_weights
+    from stillbox.checkpoints.trained import load_trained
 
     if weights is not None:
+        from stillbox.checkpoints.importer import load_weights
+
         overrides = [*classes_of_weights(source, weights), *overrides]
         model = load_weights(as_experiment(source, overrides), str(weights))
         if model.report is not None:

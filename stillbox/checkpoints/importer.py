@@ -20,12 +20,18 @@ from stillbox.checkpoints.import_report import (
 )
 from stillbox.checkpoints.name_tables.rules import Library, Scope
 from stillbox.checkpoints.names import NameMap, choose_name_map, parts_without_names
+from stillbox.checkpoints.packed import find_model
+from stillbox.checkpoints.pretrained import resolve_weights
+from stillbox.checkpoints.trained import TrainedModel
 from stillbox.checkpoints.weights_file import Weights, open_weights
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.models.build import build_detector
 from stillbox.models.layers.quantization import RANGE_ENDS
 from stillbox.models.paths import variables_of
+from stillbox.models.variables import split_detector
 from stillbox.printing import count_text
+from stillbox.records.label_map import LabelMap
 from stillbox.references import Setting
 from stillbox.textformat.name_patterns import found_in
 
@@ -69,6 +75,29 @@ class ImportOptions:
         if self.scope == "classification":
             return part in model.classifier_parts
         return self.load_heads or part not in model.head_parts
+
+
+def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
+    """Builds the experiment's detector with weights from a file or a model directory.
+
+    Raises:
+        UserError: the file cannot be read, or a parameter is missing or has another shape.
+    """
+    detector = build_detector(experiment.model, quantization=experiment.train.quantization)
+    options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
+    report = import_weights(detector, experiment.model, weights, options)
+    _, params, stats = split_detector(detector)
+    own = find_model(resolve_weights(weights))
+    return TrainedModel(
+        experiment=experiment,
+        label_map=LabelMap.from_text(own.label_map, str(own.folder))
+        if own and own.label_map
+        else None,
+        params=params,
+        stats=stats,
+        source=weights,
+        report=report,
+    )
 
 
 def import_weights(

@@ -16,8 +16,8 @@ from typing import Literal
 
 from stillbox.checkpoints.files import MAX_JSON_BYTES, read_manifest, write_manifest
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
+from stillbox.checkpoints.saving import save_weights
 from stillbox.checkpoints.tf1 import checkpoint_files
-from stillbox.checkpoints.trained import save_weights
 from stillbox.errors import UserError
 from stillbox.records.files import write_whole
 from stillbox.untrusted import read_untrusted

@@ -111,7 +111,7 @@ def _add_originals(arguments: argparse.Namespace) -> None:
     """
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.original_checkpoints import write_list
-    from stillbox.checkpoints.trained import save_weights
+    from stillbox.checkpoints.saving import save_weights
 
     _write_config(arguments)
     output: Path = arguments.output

@@ -120,7 +120,6 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
     Raises:
         UserError: it is not allowed, there is nothing to download, or nothing has that name.
     """
-    from stillbox.checkpoints.pretrained import find_weights, get_weights, how_to_get
     from stillbox.experiment.known_weights import known_weights
 
     row = known_weights().get(weights or "")
@@ -133,7 +132,11 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
             )
             fix = nearest(weights, known_weights()) if weights else "give --weights NAME"
             raise UserError(what, where="--download", fix=fix)
-    elif not Path(row.name).exists() and find_weights(row.name) is None:
+        return
+    # Imported here: most models are directories.
+    from stillbox.checkpoints.pretrained import find_weights, get_weights, how_to_get
+
+    if not Path(row.name).exists() and find_weights(row.name) is None:
         if not download:
             size = sum(file.bytes for file in row.files)
             what = f"the weights {row.name} are not on this machine"

@@ -221,7 +221,7 @@ def _commands(row: KnownWeights, path: str = "") -> Iterator[str]:
 
 
 def _save(arguments: argparse.Namespace) -> int:
-    from stillbox.checkpoints.trained import save_weights
+    from stillbox.checkpoints.saving import save_weights
 
     saved = save_weights(
         arguments.model_dir,

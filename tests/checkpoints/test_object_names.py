@@ -21,7 +21,7 @@ from stillbox.checkpoints.names import (
     parts_without_names,
     reference_names,
 )
-from stillbox.checkpoints.trained import save_weights
+from stillbox.checkpoints.saving import save_weights
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.models.build import abstract_detector

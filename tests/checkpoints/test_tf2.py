@@ -12,9 +12,9 @@ import pytest
 from stillbox.checkpoints import tf2
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import names_under, object_path_table
+from stillbox.checkpoints.saving import save_weights
 from stillbox.checkpoints.tf1 import Tf1Checkpoint, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import ObjectGraph, Tf2Checkpoint, write_tf2_checkpoint
-from stillbox.checkpoints.trained import save_weights
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.cli.main import main
 from stillbox.experiment import schema

@@ -1,6 +1,8 @@
 """Loading a trained model from its model directory, and writing its weights."""
 
 import shutil
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 
@@ -10,10 +12,12 @@ import pytest
 
 from stillbox.checking.doctor import examine_folder
 from stillbox.checkpoints.array_files import NpzFile, write_npz
+from stillbox.checkpoints.importer import load_weights
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.checkpoints.packed import find_model, open_model, pack_model, results_folder
+from stillbox.checkpoints.saving import save_weights
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
-from stillbox.checkpoints.trained import load_trained, load_weights, save_weights
+from stillbox.checkpoints.trained import load_trained
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program
@@ -56,6 +60,13 @@ def directory(settings, scenes, tmp_path):
 
 def values(model):
     return {float(array.max()) for array in model.params.values()}
+
+
+def test_a_model_directory_is_loaded_without_what_reads_the_weights_of_others():
+    code = "import stillbox.checkpoints.trained, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    others = ("importer", "weights_file", "graphs", "tf1", "tf2", "torch_file", "names")
+    assert not {f"stillbox.checkpoints.{name}" for name in others} & set(done.stdout.split())
 
 
 def test_the_average_of_the_best_checkpoint_is_loaded(directory, settings):

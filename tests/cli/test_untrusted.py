@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from stillbox.api import evaluate, export, load
-from stillbox.checkpoints.trained import save_weights
+from stillbox.checkpoints.saving import save_weights
 from stillbox.cli.main import main
 from stillbox.errors import UserError
 from stillbox.experiment.yaml_config import from_yaml

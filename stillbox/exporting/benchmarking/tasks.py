@@ -20,7 +20,8 @@ from typing import IO
 
 import jax
 
-from stillbox.checkpoints.trained import TrainedModel, load_trained, load_weights
+from stillbox.checkpoints.importer import load_weights
+from stillbox.checkpoints.trained import TrainedModel, load_trained
 from stillbox.devices.process import keep_freed_memory, peak_bytes, resident_bytes
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress

@@ -17,9 +17,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.checkpoints.importer import load_weights
 from stillbox.checkpoints.model_directory import is_model_directory
 from stillbox.checkpoints.names import object_paths
-from stillbox.checkpoints.trained import load_trained, load_weights
+from stillbox.checkpoints.trained import load_trained
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.evaluation.program import BoundDetect, predict_program
