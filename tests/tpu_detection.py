@@ -23,6 +23,7 @@ from stillbox.experiment.schema.necks import Pyramid
 from stillbox.models.build import build_detector
 from stillbox.models.layers import conv
 from stillbox.models.one_stage.detector import OneStageDetector
+from stillbox.models.paths import variables_of
 from stillbox.models.variables import bind_detector, split_detector
 from tests.helpers import read_json
 from tests.small import SHARED
@@ -87,7 +88,7 @@ def golden(name: str) -> Any:
     return read_json(GOLDENS / f"{name}.json")
 
 
-def golden_variables(name: str) -> dict[str, tuple[int, ...]]:
+def goldenvariables_of(name: str) -> dict[str, tuple[int, ...]]:
     """Shape by name of all variables that the original has."""
     return {n.removesuffix(":0"): tuple(shape) for n, shape in golden(f"vars_{name}")}
 
@@ -110,7 +111,7 @@ def abstract(model: schema.OneStage) -> OneStageDetector:
 
 def shapes(model: schema.OneStage) -> dict[str, tuple[int, ...]]:
     """Shape of every array of the detector by path; nothing is allocated."""
-    return {path: tuple(array.shape) for path, array in _variables(abstract(model)).items()}
+    return {path: tuple(array.shape) for path, array in variables_of(abstract(model)).items()}
 
 
 def count_parameters(model: schema.OneStage, part: str = "") -> int:
@@ -132,7 +133,7 @@ def named_shapes(model: schema.OneStage) -> dict[str, tuple[int, ...]]:
 def weighted(model: schema.OneStage) -> OneStageDetector:
     """The detector with the weights that the goldens derive from the original's names."""
     detector: OneStageDetector = without_draws(lambda: build_detector(model))
-    variables = _variables(detector)
+    variables = variables_of(detector)
     names = reference_names(model, variables)
     for path, variable in variables.items():
         variable.set_value(jnp.asarray(deterministic_weight(names[path], variable.shape)))
@@ -157,11 +158,6 @@ def pixels(side: int = 128) -> np.ndarray:
     """`[1, side, side, 3]`, normalised already."""
     shape = (1, side, side, 3)
     return np.sin(0.01 * np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
-
-
-def _variables(detector: Any) -> dict[str, Any]:
-    state = nnx.to_flat_state(nnx.state(detector))
-    return {".".join(map(str, path)): variable for path, variable in state}
 
 
 def count_macs(model: schema.OneStage) -> int:

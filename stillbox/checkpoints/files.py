@@ -159,7 +159,7 @@ class DirectoryLock:
             return  # some network file systems have no locks
         # On a full disk the file is locked without the number.
         with suppress(OSError):
-            # The name may be that of somebody else's file.
+            # A file of this name may be somebody else's.
             if not before or before.startswith("process "):
                 os.ftruncate(self._file, 0)
                 os.lseek(self._file, 0, os.SEEK_SET)

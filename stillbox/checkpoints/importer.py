@@ -87,11 +87,11 @@ def load_weights(experiment: schema.Experiment, weights: str) -> TrainedModel:
     options = ImportOptions(prefer_ema=experiment.evaluation.use_ema)
     report = import_weights(detector, experiment.model, weights, options)
     _, params, stats = split_detector(detector)
-    own = find_model(resolve_weights(weights))
+    stored = find_model(resolve_weights(weights))
     return TrainedModel(
         experiment=experiment,
-        label_map=LabelMap.from_text(own.label_map, str(own.folder))
-        if own and own.label_map
+        label_map=LabelMap.from_text(stored.label_map, str(stored.folder))
+        if stored and stored.label_map
         else None,
         params=params,
         stats=stats,

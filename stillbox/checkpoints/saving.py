@@ -28,7 +28,7 @@ class SavedWeights:
     files: tuple[Path, ...]
     named: int
     """Number of arrays under the original's names."""
-    own: tuple[str, ...]
+    unnamed: tuple[str, ...]
     """Arrays under their paths, because the original has no name for them."""
     numbers: int
     """Number of elements of all arrays."""
@@ -38,13 +38,13 @@ class SavedWeights:
     def render(self) -> str:
         """Returns the report as a few lines of text."""
         kind = "moving averages" if self.averaged else "the parameters themselves"
-        rest = len(self.own) - _SHOWN
-        shown = [*self.own[:_SHOWN]] + [f"and {rest} more"] * (rest > 0)
+        rest = len(self.unnamed) - _SHOWN
+        shown = [*self.unnamed[:_SHOWN]] + [f"and {rest} more"] * (rest > 0)
         lines = [
             f"weights of {self.source}: {kind}",
-            f"  written    {self.named + len(self.own):4d} arrays, {self.numbers:,} numbers",
+            f"  written    {self.named + len(self.unnamed):4d} arrays, {self.numbers:,} numbers",
             f"  renamed    {self.named:4d} as the original names them",
-            f"  own names  {len(self.own):4d}",
+            f"  own names  {len(self.unnamed):4d}",
             *(f"                  {line}" for line in shown),
             f"  files      {', '.join(map(str, self.files))}",
         ]
@@ -105,7 +105,7 @@ def save_weights(
         source=f"{directory}, step {checkpoint.step}",
         files=files,
         named=len(named),
-        own=tuple(path for path in arrays if path not in named),
+        unnamed=tuple(path for path in arrays if path not in named),
         numbers=sum(array.size for array in arrays.values()),
         averaged=averaged,
     )

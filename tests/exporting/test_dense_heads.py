@@ -191,7 +191,7 @@ def test_one_kernel_has_the_levels_of_training_on_every_map(rounded):
     layer, kernel = detector.head.box, plain.model.params["head.box.kernel"]
     for index in range(3):
         scale = rounded.params[f"head.scale_{index}"]
-        round_kernel, _ = layer.roundings.of_map(layer, index, train=False)
+        round_kernel, _ = layer.roundings.of_map(index, train=False)
         trained = round_kernel(layer.kernel[...] * scale)
         np.testing.assert_allclose(kernel * scale, trained, atol=1e-6)
     assert len(np.unique(np.round(kernel / np.abs(kernel).max() * 1e4))) < 256

@@ -102,7 +102,7 @@ def test_dropout_keeps_the_expectation():
     head = _build(dropout=True, dropout_keep_probability=0.8)
     parts_of(head)["map_1.class_"].kernel[...] = jnp.ones((1, 1, 4, 10)) / 4
     maps = jnp.ones((4000, 1, 1, 4))
-    _, logits = head.map_1((maps,), train=True, dropout_key=jax.random.key(0))
+    _, logits = head.heads[1]((maps,), train=True, dropout_key=jax.random.key(0))
     # 16,000 draws: standard error .004; values are multiples of 1 / .8 / 4.
     assert abs(float(logits.mean()) - 1) < 0.02
     np.testing.assert_allclose(np.unique(logits), np.arange(5) / 3.2, atol=1e-6)

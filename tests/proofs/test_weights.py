@@ -87,7 +87,7 @@ def test_imagenet_weights_fill_the_whole_backbone(kind):
     report = import_weights(detector, _model(1.0), path, options)
     assert len(report.loaded) == 135
     assert set(report.skipped.values()) == {"classifier's logits"}
-    kernel = np.asarray(detector.backbone.conv_13_pointwise.kernel[...])
+    kernel = np.asarray(detector.backbone.layers["conv_13_pointwise"].kernel[...])
     with np.load(path) as arrays:
         assert np.array_equal(kernel, arrays["MobilenetV1|Conv2d_13_pointwise|weights"])
 

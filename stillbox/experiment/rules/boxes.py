@@ -104,9 +104,11 @@ def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Remarks:
 @rule(schema.SsdAnchors)
 def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Remarks:
     """A grid has a vertical and a horizontal distance, or neither."""
-    for name in ("strides", "offsets"):
-        vertical = getattr(anchors, f"height_{name}")
-        horizontal = getattr(anchors, f"width_{name}")
+    pairs = {
+        "strides": (anchors.height_strides, anchors.width_strides),
+        "offsets": (anchors.height_offsets, anchors.width_offsets),
+    }
+    for name, (vertical, horizontal) in pairs.items():
         if bool(vertical) != bool(horizontal):
             given, missing = ("height", "width") if vertical else ("width", "height")
             what = f"{given}_{name} without {missing}_{name}"

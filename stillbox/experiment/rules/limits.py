@@ -87,10 +87,11 @@ def _check_text(text: str, path: str) -> Iterator[Finding]:
 
 def _check_order(section: Value, path: str) -> Iterator[Finding]:
     """Finds least values that are above the greatest."""
-    for field in dataclasses.fields(section):
-        name = field.name.removeprefix("min_")
-        low, high = getattr(section, field.name), getattr(section, f"max_{name}", None)
-        if name == field.name or not _is_above(low, high):
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    for least, low in values.items():
+        name = least.removeprefix("min_")
+        high = values.get(f"max_{name}")
+        if name == least or not _is_above(low, high):
             continue
         # Explicit scales replace the range; a max_depth of 0 is no limit.
         if isinstance(section, schema.SsdAnchors) and section.scales:
@@ -98,7 +99,7 @@ def _check_order(section: Value, path: str) -> Iterator[Finding]:
         if isinstance(section, schema.ConvolutionalHead) and section.max_depth == 0:
             continue
         what = f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}"
-        yield Finding("error", join_path(path, field.name), what, f"lower it, or raise max_{name}")
+        yield Finding("error", join_path(path, least), what, f"lower it, or raise max_{name}")
 
 
 def _is_above(low: Value, high: Value) -> bool:

@@ -16,9 +16,10 @@ import numpy as np
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
-from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.tflite.conversion import INPUT, SIGNATURE
 from stillbox.extras import import_extra
+from stillbox.models.heads import SharedLayer, WeightSharedPredictor
 from stillbox.models.layers import ConvLayer, NormLayer, SeparableConv2d
 from stillbox.models.layers.quantization import RANGE_ENDS, Roundings
 from stillbox.models.paths import named_modules
@@ -173,8 +174,6 @@ _SITE = "_quant_"
 # A share of the kernel's largest weight: a quarter of a level.
 _LEAST_WEIGHT = 1e-3
 _DEPTHWISE = "depthwise_act_quant"
-_LEVEL_SCALES = {"head.box": "head.scale_0"}
-"""Factors of a kernel on the first feature map (`heads.GflPredictor`)."""
 _REPETITION = "REPETITION"
 # Operations with a result that has the values of their first input.
 _SAME_VALUES = {
@@ -192,9 +191,18 @@ def float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
     """
     weights = jax.tree.map(jnp.asarray, program.weights)
     detector = bind_detector(program.detector.graph, weights["params"], weights["stats"])
-    for path, module in named_modules(detector):
-        if isinstance(module, ConvLayer) and module.roundings is not None:
-            _round_kernels(module, module.roundings, ".".join(path), weights)
+    modules = [module for _, module in named_modules(detector)]
+    shared = [layer for layer in modules if isinstance(layer, SharedLayer)]
+    separate = {id(layer.conv) for layer in shared if layer.norms[0] is not None}
+    scales = {
+        id(head.box): head.scales[0][...]
+        for head in modules
+        if isinstance(head, WeightSharedPredictor) and head.scales is not None
+    }
+    for layer in modules:
+        if isinstance(layer, ConvLayer) and layer.roundings is not None:
+            folds = id(layer) not in separate
+            _round_kernels(layer, layer.roundings, scales.get(id(layer), 1.0), folds=folds)
     _, params, stats = split_detector(detector)
     ranges = {
         path.removesuffix(".min"): (float(low), float(stats[path.removesuffix("min") + "max"]))
@@ -216,14 +224,21 @@ def _without_rounding(
 
 
 def _round_kernels(
-    layer: ConvLayer, roundings: Roundings, path: str, weights: WeightArrays
+    layer: ConvLayer, roundings: Roundings, level_scale: jax.Array | float, *, folds: bool
 ) -> None:
-    """Replaces the kernels of a layer by rounded ones, and its norm by an offset."""
+    """Replaces the kernels of a layer by rounded ones, and its norm by an offset.
+
+    Args:
+        layer: in place.
+        roundings: of its kernel, which is not separable.
+        level_scale: factor of the kernel on the first feature map.
+        folds: False: each map has its own norm, and the kernel stays.
+    """
     if isinstance(layer, SeparableConv2d):
         depthwise = jnp.asarray(layer.depthwise_kernel[...])
         assert layer.depthwise_roundings is not None
         # All maps share one kernel and therefore one range.
-        round_depthwise, _ = layer.depthwise_roundings.of_map(layer, 0, train=False)
+        round_depthwise, _ = layer.depthwise_roundings.of_map(0, train=False)
         rounded = round_depthwise(depthwise)
         layer.depthwise_kernel.set_value(_without_empty_channels(rounded, is_depthwise=True))
     norm, kernel = layer.norm, jnp.asarray(layer.kernel[...])
@@ -234,11 +249,10 @@ def _round_kernels(
         _make_offset(norm, factor)
         if layer.bias is not None:
             layer.bias.set_value(layer.bias[...] * factor)
-    elif path.removesuffix(".conv") + ".norm_0.mean" in weights["stats"]:
+    elif not folds:
         return
-    round_kernel, _ = roundings.of_map(layer, 0, train=False)
+    round_kernel, _ = roundings.of_map(0, train=False)
     # Training has rounded the product with a map's own factor; its levels are proportional to it.
-    level_scale = weights["params"].get(_LEVEL_SCALES.get(path, ""), 1.0)
     rounded = round_kernel(kernel * level_scale) / level_scale
     layer.kernel.set_value(_without_empty_channels(rounded, is_depthwise=layer.is_depthwise))
 

@@ -96,9 +96,7 @@ class ConvLayer(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         # Name of its operations in profiles; the detector sets it to the layer's path.
         self.scope = type(self).__name__
-        self.roundings: Roundings | None = None
-        if quantization is not None:
-            self.roundings = Roundings.added(self, quantization, num_uses)
+        self.roundings = None if quantization is None else Roundings(quantization, num_uses)
 
     def __call__(
         self, x: jax.Array, *, train: bool, use: int = 0, factor: jax.Array | None = None
@@ -138,7 +136,7 @@ class ConvLayer(nnx.Module):
         kernel = _scaled(self.kernel, factor)
         bias = 0.0 if self.bias is None else _scaled(self.bias, factor)
         product = partial(self._product, x, use=use)
-        round_kernel, round_result = self.roundings.of_map(self, use, train=train)
+        round_kernel, round_result = self.roundings.of_map(use, train=train)
         if norm is None:
             y = product(round_kernel(kernel)).astype(jnp.float32) + bias
         else:
@@ -323,10 +321,10 @@ class SeparableConv2d(ConvLayer):
         self.depthwise_kernel = kernel_parameter(hyperparams, shape, options["rng"])
         self.regularize_depthwise = hyperparams.regularize_depthwise
         self.regularize_pointwise = not pointwise_defaults
-        self.depthwise_roundings: Roundings | None = None
-        if (quantization := options.get("quantization")) is not None:
-            maps = options.get("num_uses", 1)
-            self.depthwise_roundings = Roundings.added(self, quantization, maps, "depthwise_")
+        quantization, maps = options.get("quantization"), options.get("num_uses", 1)
+        self.depthwise_roundings = (
+            None if quantization is None else Roundings(quantization, maps, "depthwise_")
+        )
 
     def _penalized(self) -> tuple[jax.Array, ...]:
         kernels = super()._penalized() if self.regularize_pointwise else self._penalized_bias()
@@ -337,7 +335,7 @@ class SeparableConv2d(ConvLayer):
 
     def _rounded_input(self, x: jax.Array, *, train: bool, use: int) -> jax.Array:
         assert self.depthwise_roundings is not None
-        round_kernel, round_result = self.depthwise_roundings.of_map(self, use, train=train)
+        round_kernel, round_result = self.depthwise_roundings.of_map(use, train=train)
         return round_result(self._filter(x, round_kernel(self.depthwise_kernel[...])))
 
     def _filter(self, x: jax.Array, kernel: jax.Array) -> jax.Array:

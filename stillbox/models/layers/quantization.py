@@ -16,6 +16,7 @@ from flax import nnx
 
 from stillbox.experiment import schema
 from stillbox.models.layers.norm import NormLayer
+from stillbox.models.paths import Named
 
 # `ema_decay` of contrib.quantize, which no configuration changes.
 _DECAY = 0.999
@@ -85,32 +86,28 @@ class FakeQuant(nnx.Module):
 Rounding = Callable[[jax.Array], jax.Array]
 
 
-@dataclass(frozen=True)
-class Roundings:
+class Roundings(Named[str, FakeQuant]):
     """The roundings of one kernel of a layer and of its results, a pair for each map.
 
-    They are attributes of the layer, since their names are parts of the paths in checkpoints.
+    Args:
+        config: bits, symmetry, delay.
+        maps: number of maps that the kernel is applied to.
+        prefix: of their names.
     """
 
-    names: tuple[tuple[str, str], ...]
-    """Names of each pair."""
-
-    @classmethod
-    def added(
-        cls, layer: nnx.Module, config: schema.Quantization, maps: int, prefix: str = ""
-    ) -> "Roundings":
-        """Adds the roundings of a kernel that is applied to so many maps to a layer."""
+    def __init__(self, config: schema.Quantization, maps: int, prefix: str = "") -> None:
         numbers = [f"_{number}" for number in range(maps)] if maps > 1 else [""]
-        names = tuple((f"{prefix}weights_quant{n}", f"{prefix}act_quant{n}") for n in numbers)
-        for kernel, result in names:
-            setattr(layer, kernel, FakeQuant(config, weights=True))
-            setattr(layer, result, FakeQuant(config))
-        return cls(names)
+        self.pairs = tuple((f"{prefix}weights_quant{n}", f"{prefix}act_quant{n}") for n in numbers)
+        roundings = {}
+        for kernel, result in self.pairs:
+            roundings[kernel] = FakeQuant(config, weights=True)
+            roundings[result] = FakeQuant(config)
+        super().__init__("{}", roundings)
 
-    def of_map(self, layer: nnx.Module, use: int, *, train: bool) -> tuple[Rounding, Rounding]:
-        """Returns the rounding of the kernel and that of the result."""
-        kernel, result = (partial(getattr(layer, name), train=train) for name in self.names[use])
-        return kernel, result
+    def of_map(self, use: int, *, train: bool) -> tuple[Rounding, Rounding]:
+        """Returns the rounding of the kernel and of the result."""
+        kernel, result = self.pairs[use]
+        return partial(self[kernel], train=train), partial(self[result], train=train)
 
 
 def set_training_step(module: nnx.Module, step: jax.Array) -> None:

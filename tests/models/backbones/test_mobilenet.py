@@ -432,6 +432,6 @@ def test_a_level_is_the_last_block_before_the_next_stride():
 
 
 def test_a_block_has_no_gate_and_is_activated_by_relu6():
-    block = build("lite0", "stack_1_block_0").stack_1_block_0
+    block = build("lite0", "stack_1_block_0").blocks["stack_1_block_0"]
     assert "squeeze" not in parts_of(block)
     assert SIZES["lite0"].conv.activation == "relu6"

@@ -118,7 +118,7 @@ def test_blocks_are_left_out_more_often_the_deeper_they_are():
 def test_a_block_that_is_left_out_is_its_shortcut():
     x = jnp.abs(jnp.asarray(np.random.default_rng(6).normal(size=(16, 4, 4, 64)), jnp.float32))
     fields = {"conv": _STILL, "zero_last_scale": False, "depth": 18}
-    block = _build(("group_1",), drop_connect_rate=0.75, **fields).group_1.block_1
+    block = _build(("group_1",), drop_connect_rate=0.75, **fields).groups["group_1"].blocks[1]
     branch = block.conv_2(block.conv_1(x, train=False), train=False)
     y = block(x, train=True, dropout_key=jax.random.key(1))
     # Group 1 has 2/5 of .75; the others are divided by .7.
@@ -169,7 +169,7 @@ def test_the_pooling_is_padded_as_its_framework_does(padding):
     pooled = jax.lax.reduce_window(
         stem, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), pads, pads, (0, 0))
     )
-    expected = backbone.group_1(pooled, train=False)
+    expected = backbone.groups["group_1"](pooled, train=False)
     np.testing.assert_allclose(backbone(x, train=False)[0], expected, atol=1e-6)
 
 

@@ -149,7 +149,8 @@ def test_a_node_activates_its_sum_with_joined_maps(monkeypatch):
     node = parts_of(backbone)["node_6"]
     shapes = [(2, 32), (2, 32), (4, 32), (3, 64), (4, 32), (3, 16)]
     maps = [jnp.full((1, 128 >> level, 128 >> level, c), 0.5) for level, c in shapes]
-    total = node.resample_0(maps[3], train=False) + node.resample_1(maps[4], train=False) + maps[5]
+    first, second = node.resamples.values()
+    total = first(maps[3], train=False) + second(maps[4], train=False) + maps[5]
     np.testing.assert_allclose(
         node(maps, train=False, dropout_key=None),
         node.group(jax.nn.swish(total), train=False),
@@ -245,28 +246,34 @@ def test_spinenet_mbconv_levels_have_their_strides_and_one_depth():
 def build_block(inputs, channels, stride=1, rate=0.0, config=_FEW_MBCONV):
     """Returns a block as the backbone builds them."""
     components = _MbconvComponents(config, OPTIONS)
-    return components._group(inputs, channels, stride=stride, rate=rate).block_1
+    return components._group(inputs, channels, stride=stride, rate=rate).blocks[1]
 
 
 def test_a_block_gates_its_channels_by_their_means():
     block = build_block(10, 10)
     # A fifth of the 10 channels of the input, not of the 60 inside.
-    assert block.squeeze.kernel.shape == (1, 1, 60, 2)
-    for layer in (block.squeeze, block.excite):
+    assert block.gate["squeeze"].kernel.shape == (1, 1, 60, 2)
+    for layer in (block.gate["squeeze"], block.gate["excite"]):
         layer.bias[...] = _random(*layer.bias.shape)
     x = _random(2, 4, 6, 10)
     inside = block.depthwise(block.expand(x, train=False), train=False)
     means = np.asarray(inside).mean(axis=(1, 2))
-    narrow = means @ np.asarray(block.squeeze.kernel[0, 0]) + np.asarray(block.squeeze.bias[...])
+    narrow = means @ np.asarray(block.gate["squeeze"].kernel[0, 0]) + np.asarray(
+        block.gate["squeeze"].bias[...]
+    )
     narrow = narrow / (1 + np.exp(-narrow))
-    wide = narrow @ np.asarray(block.excite.kernel[0, 0]) + np.asarray(block.excite.bias[...])
+    wide = narrow @ np.asarray(block.gate["excite"].kernel[0, 0]) + np.asarray(
+        block.gate["excite"].bias[...]
+    )
     gated = inside / (1 + np.exp(-wide))[:, None, None]
     expected = x + block.project(gated, train=False)
     np.testing.assert_allclose(block(x, train=False), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gate_squeezes_to_one_channel_at_least_or_is_not_there():
-    assert build_block(8, 8, config=replace(_FEW_MBCONV, se_ratio=0.1)).squeeze.bias.shape == (1,)
+    assert build_block(8, 8, config=replace(_FEW_MBCONV, se_ratio=0.1)).gate[
+        "squeeze"
+    ].bias.shape == (1,)
     plain = build_block(8, 8, config=replace(_FEW_MBCONV, se_ratio=0.0))
     assert "squeeze" not in parts_of(plain)
     x = _random(1, 4, 4, 8)
