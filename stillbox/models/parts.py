@@ -20,7 +20,7 @@ FeatureMap = Float[jax.Array, "B _ _ _"]
 
 
 class Part(nnx.Module):
-    """A backbone, neck or head, or a part of one; attribute names are parts of parameter paths.
+    """A backbone, neck or head, or a part of one; see `paths` for the names in parameter paths.
 
     Implementations of `schema.Backbone` are built with `(config, taps, options)`, `taps` being the
     names of the layers whose outputs are returned; of `schema.Neck` with `(config, inputs,

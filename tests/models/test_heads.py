@@ -114,7 +114,7 @@ def test_dropout_without_a_key_is_an_error():
 
 
 def test_depthwise_heads_filter_before_they_predict():
-    head = _build(depthwise=True, kernel_size=3).map_0
+    head = _build(depthwise=True, kernel_size=3).heads[0]
     assert head.box_depthwise.kernel.shape == head.class_depthwise.kernel.shape == (3, 3, 6, 1)
     assert head.box_depthwise.norm is not None
     assert head.box.kernel.shape == (1, 1, 6, 12)
@@ -185,7 +185,9 @@ def test_each_map_has_separate_statistics():
 
 
 def test_without_batch_norm_the_towers_have_biases():
-    layer = _build_weight_shared(conv=schema.ConvHyperparams(activation="relu6")).box_tower.layer_0
+    layer = _build_weight_shared(conv=schema.ConvHyperparams(activation="relu6")).box_tower.layers[
+        0
+    ]
     assert layer.conv.bias is not None
     assert "norm_0" not in parts_of(layer)
     assert layer.conv.activation == "relu6"
@@ -234,7 +236,7 @@ def test_the_last_kernels_may_have_a_separate_initializer():
         ("box", head.box, 1e-5),
         ("class", head.class_, 1e-5),
         # A normal distribution that is cut at two deviations has .88 of its deviation left.
-        ("tower", head.box_tower.layer_0.conv, 0.88 * tower),
+        ("tower", head.box_tower.layers[0].conv, 0.88 * tower),
     ):
         # 9 * 64 * 8 numbers or more: a standard error of 1 % or less.
         np.testing.assert_allclose(np.std(layer.kernel[...]), stddev, rtol=0.05, err_msg=name)

@@ -160,7 +160,7 @@ def test_convolutions_have_biases_unless_the_norm_makes_up_for_them(force_bias):
     layers = ("lateral_4", "lateral_5", "output_4", "output_5", "coarse_6", "coarse_7")
     assert [(parts_of(neck)[name].bias is not None) for name in layers] == [force_bias] * 6
     assert "coarse_6.norm" not in parts_of(neck)
-    assert hasattr(_build_retinanet_fpn((3, 4), min_level=4).lateral_4, "bias")
+    assert _build_retinanet_fpn((3, 4), min_level=4).lateral[4].bias is not None
     assert "norm_4" not in parts_of(_build_retinanet_fpn((3, 4), min_level=4))
 
 

@@ -119,7 +119,8 @@ def test_a_block_that_is_left_out_is_its_shortcut():
     x = jnp.abs(jnp.asarray(np.random.default_rng(6).normal(size=(16, 4, 4, 64)), jnp.float32))
     fields = {"conv": _STILL, "zero_last_scale": False, "depth": 18}
     block = _build(("group_1",), drop_connect_rate=0.75, **fields).groups["group_1"].blocks[1]
-    branch = block.conv_2(block.conv_1(x, train=False), train=False)
+    first, second = block.convolutions.values()
+    branch = second(first(x, train=False), train=False)
     y = block(x, train=True, dropout_key=jax.random.key(1))
     # Group 1 has 2/5 of .75; the others are divided by .7.
     left_out = np.array([np.array_equal(after, before) for after, before in zip(y, x, strict=True)])

@@ -137,8 +137,8 @@ def test_the_kernel_is_rounded_with_the_factor_of_the_moving_variance():
     factor = made.norm.scale[...] / jnp.sqrt(made.norm.var[...] + 0.001)
     folded = made.kernel[...] * factor
     made(random(2, 5, 5, 4), train=True)
-    assert float(made.weights_quant.max[...]) == pytest.approx(float(folded.max()))
-    assert float(made.weights_quant.min[...]) == pytest.approx(float(folded.min()))
+    assert float(made.roundings["weights_quant"].max[...]) == pytest.approx(float(folded.max()))
+    assert float(made.roundings["weights_quant"].min[...]) == pytest.approx(float(folded.min()))
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -146,7 +146,7 @@ def test_results_lie_on_the_levels_of_their_range(kind):
     made, x = layer(kind, schema.Quantization(delay=0)), random(2, 5, 5, 4)
     made(x, train=True)
     y = np.asarray(made(x, train=False))
-    high = float(made.act_quant.max[...])
+    high = float(made.roundings["act_quant"].max[...])
     levels = y / (high / 255)
     np.testing.assert_allclose(levels, np.rint(levels), atol=1e-3)
     assert 5 < len(np.unique(y)) <= 256
@@ -161,5 +161,6 @@ def test_a_kernel_of_several_maps_has_ranges_for_each():
     set_training_step(made, jnp.int32(0))
     for use, size in enumerate((1.0, 10.0)):
         made(jnp.full((1, 2, 2, 2), size), train=True, use=use)
-    ends = [np.abs([r.min[...], r.max[...]]).max() for r in (made.act_quant_0, made.act_quant_1)]
+    results = [made.roundings[name] for name in ("act_quant_0", "act_quant_1")]
+    ends = [np.abs([r.min[...], r.max[...]]).max() for r in results]
     assert ends[1] == pytest.approx(10 * ends[0], rel=0.02)
