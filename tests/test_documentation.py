@@ -56,6 +56,7 @@ RUN_HERE = {
     "docs/README.md": (),
     "docs/models.md": (),
     "docs/dependencies.md": (),
+    "docs/flows.md": (),
     "docs/performance.md": (),
     "docs/releasing.md": (),
     "docs/security.md": (),

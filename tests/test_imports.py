@@ -46,3 +46,14 @@ def test_no_import_changes_variables_signals_filters_or_logging():
         [sys.executable, "-c", COMPARE], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_experiment_is_read_and_checked_without_jax():
+    code = """
+import sys
+from stillbox.experiment.resolve import resolve
+resolve("demo_scenes")
+sys.exit(str({"jax", "numpy"} & sys.modules.keys() or ""))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
