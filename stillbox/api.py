@@ -269,7 +269,7 @@ def evaluate(
         overwrite: replace the report of another model. The report in the model directory itself
             is always replaced.
         progress: called after every batch.
-        observer: observes the batches of a model, not those of an export.
+        observer: observes the batches of a model; an export has none.
         say: called with a report on a weights file, and before the images are read.
 
     Raises:
@@ -293,7 +293,7 @@ def evaluate(
     if isinstance(source, ModelPlace):
         url, source, output = str(source), source.folder, output or "evaluation"
     elif weights is None and not isinstance(source, Experiment) and url_of(source):
-        # Its records may lie in the directory too.
+        # The records may lie in the directory too.
         with model_place(source, step=step) as place:
             return evaluate(
                 place,
@@ -434,5 +434,5 @@ def export(
     model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
     if settings is None and "signature" not in changes and chosen.format != "tflite":
         chosen = replace(chosen, signature=model.experiment.export.signature)
-    found = choose_images(model.experiment, images, chosen, say)
-    return export_model(model, folder, chosen, found, overwrite=overwrite, say=say)
+    pixels = choose_images(model.experiment, images, chosen, say)
+    return export_model(model, folder, chosen, pixels, overwrite=overwrite, say=say)

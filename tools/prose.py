@@ -19,7 +19,6 @@ FOLDERS = ("benchmarks", "packages", "stillbox", "tests", "tools")
 NOT_YET = (
     "benchmarks",
     "packages/legacy",
-    "stillbox/api.py",
     "stillbox/checking",
     "stillbox/cli",
     "stillbox/experiment",

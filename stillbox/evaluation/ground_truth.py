@@ -187,9 +187,7 @@ def read_annotations(path: str) -> Annotations:
 class TruthSource(Protocol):
     """The examples of an evaluation set, such as `records.source.ExampleSource`."""
 
-    def __len__(self) -> int:
-        """Returns the number of records."""
-        ...
+    def __len__(self) -> int: ...
 
     def example(self, index: int, /) -> Example | None:
         """Returns the example of a record, None if the policy leaves it out."""

@@ -39,6 +39,12 @@ Postprocess = Literal["built_in", "detection_op"]
 
 Quantize = Literal["none", "int8", "float16", "dynamic"]
 
+_OF_TFLITE = {
+    "quantize": ("none", "artefacts are not quantised"),
+    "postprocess": ("built_in", "artefacts have no operations of TensorFlow Lite"),
+}
+"""Settings of TFLite alone: the default, and why another format has no other value."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
@@ -141,53 +147,47 @@ class ExportSettings:
         Raises:
             UserError: an unknown word, or something that the format does not support.
         """
-        _check_word(self.format, FORMATS, f"{Parameter('format')}")
-        _check_word(self.input_type, INPUT_TYPES, f"{Parameter('input_type')}")
-        _check_word(self.signature, get_args(Signature), f"{Parameter('signature')}")
-        self._check_numbers()
+        _check_word(self.format, FORMATS, "format")
+        _check_word(self.input_type, INPUT_TYPES, "input_type")
+        _check_word(self.signature, get_args(Signature), "signature")
+        _check_word(self.quantize, get_args(Quantize), "quantize")
+        _check_word(self.postprocess, get_args(Postprocess), "postprocess")
         for platform in self.platforms:
-            _check_word(platform, get_args(Platform), f"{Parameter('platforms')}", "platform ")
-        if self.input_type in ENCODED and self.format not in DECODES:
-            problem = f"{self.format} artefacts take pixels and cannot decode image files"
-            tensor, other = (
-                Parameter("input_type", "image_tensor"),
-                Parameter("format", "saved_model"),
-            )
-            fix = f"use {tensor}, or {other}"
-            raise UserError(problem, where=Parameter("input_type"), fix=fix)
-        if self.quantize != "none" and self.format != "tflite":
-            problem = f"{self.format} artefacts are not quantised"
-            fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('quantize')} out"
-            raise UserError(problem, where=Parameter("quantize"), fix=fix)
-        _check_word(self.quantize, get_args(Quantize), f"{Parameter('quantize')}")
-        _check_word(self.postprocess, get_args(Postprocess), f"{Parameter('postprocess')}")
-        if self.postprocess != "built_in" and self.format != "tflite":
-            problem = f"{self.format} artefacts have no operations of TensorFlow Lite"
-            fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter('postprocess')} out"
-            raise UserError(problem, where=Parameter("postprocess"), fix=fix)
-        names = self.output_names
-        if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
-            problem = f"{self.format} artefacts have no outputs named {', '.join(names)}"
-            fix = "give four different names to a TFLite model, or none"
-            raise UserError(problem, where="output_names", fix=fix)
+            _check_word(platform, get_args(Platform), "platforms", "platform ")
+        self._check_numbers()
+        self._check_format()
         if self.any_size and (self.format == "tflite" or self.image_size is not None):
+            problem = "this artefact takes images of one size"
             fix = f"leave {Parameter('any_size')} out; a TFLite model takes one size"
-            raise UserError(
-                "this artefact takes images of one size", where=Parameter("any_size"), fix=fix
-            )
+            raise UserError(problem, where=Parameter("any_size"), fix=fix)
         if self.format == "tflite":
             self._check_tflite()
         if self.input_type in (*ENCODED, "raw_image_tensor") and self.image_size is not None:
             return replace(self, image_size=None)
         return self
 
+    def _check_format(self) -> None:
+        if self.input_type in ENCODED and self.format not in DECODES:
+            problem = f"{self.format} artefacts take pixels and cannot decode image files"
+            tensor = Parameter("input_type", "image_tensor")
+            fix = f"use {tensor}, or {Parameter('format', 'saved_model')}"
+            raise UserError(problem, where=Parameter("input_type"), fix=fix)
+        for name, (default, problem) in _OF_TFLITE.items():
+            if self.format != "tflite" and getattr(self, name) != default:
+                fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter(name)} out"
+                raise UserError(f"{self.format} {problem}", where=Parameter(name), fix=fix)
+        names = self.output_names
+        if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
+            problem = f"{self.format} artefacts have no outputs named {', '.join(names)}"
+            fix = "give four different names to a TFLite model, or none"
+            raise UserError(problem, where="output_names", fix=fix)
+
     def _check_numbers(self) -> None:
         for name, (least, most) in _MOST.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                where = f"--{name.replace('_', '-')}"
                 fix = f"give a number from {least} to {most:,}"
-                raise UserError(f"{value} is out of range", where=where, fix=fix)
+                raise UserError(f"{value} is out of range", where=Parameter(name), fix=fix)
         size = self.image_size
         if size is not None and not (
             len(size) == 2 and all(0 < side <= LONGEST_SIDE for side in size)
@@ -220,6 +220,7 @@ class ExportSettings:
             raise UserError(problem, where=Parameter("input_type"), fix=fix)
 
 
-def _check_word(word: str, words: tuple[str, ...], where: str, noun: str = "") -> None:
+def _check_word(word: str, words: tuple[str, ...], name: str, noun: str = "") -> None:
     if word not in words:
-        raise UserError(f"there is no {noun}{word!r}", where=where, fix=nearest(word, words))
+        where, fix = Parameter(name), nearest(word, words)
+        raise UserError(f"there is no {noun}{word!r}", where=where, fix=fix)

@@ -138,7 +138,6 @@ def _process(rank: int, count: int, coordinator: str, per_slice: int) -> Process
 
 
 def _machine_of_slice(default: int) -> int:
-    """Returns the number of this machine in its slice."""
     import ray
 
     return int(ray.get_runtime_context().get_node_labels().get(_MACHINE, default))

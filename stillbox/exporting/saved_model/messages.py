@@ -235,7 +235,6 @@ def saved_model(
 
 
 def _entry(key: str, value: bytes) -> bytes:
-    """Returns an entry of a map."""
     return bytes_field(1, key.encode()) + bytes_field(2, value)
 
 

@@ -185,7 +185,6 @@ def _sides(shape: Sequence[int]) -> str:
 
 
 def _operations(content: bytes) -> Iterator[_Operation]:
-    """Yields the operations in order."""
     from ai_edge_litert import schema_py_generated as flat
     from ai_edge_litert.tools import flatbuffer_utils
 
