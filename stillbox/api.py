@@ -1,6 +1,7 @@
 """The public functions of `stillbox`; the command line calls these."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import classes_of_weights, read_config, resolve, with_overrides
+from stillbox.experiment.resolve import (
+    Resolved,
+    classes_of_weights,
+    read_config,
+    resolve,
+    with_overrides,
+)
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.manifest import finished_export, is_export
 from stillbox.exporting.settings import FASTEST, ExportSettings
@@ -20,6 +27,7 @@ from stillbox.records.files import make_folder, refuse_links
 from stillbox.references import Command, Parameter
 
 if TYPE_CHECKING:
+    from stillbox.checking.memory_verdict import Machine
     from stillbox.checkpoints.remote_directory import ModelPlace
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
@@ -185,7 +193,6 @@ def train(
     from stillbox.devices.job import is_main_process
     from stillbox.scaling.ray_scale import find_workers
     from stillbox.scaling.ray_train import train_on_ray
-    from stillbox.training.length import set_length
     from stillbox.training.loop import train as run
 
     prepare_process()
@@ -199,23 +206,9 @@ def train(
     # The workers of Ray write themselves.
     writes = on_ray is None and is_main_process()
     with model_place(model_directory, step="latest", writes=writes) as place:
-        if data is not None:
-            from stillbox.checking.planning import plan_run
-
-            planned = plan_run(
-                config,
-                data,
-                place.folder,
-                machine=machine_for(on_ray),
-                overrides=overrides,
-                steps=steps,
-                epochs=epochs,
-                say=say,
-            )
-        else:
-            assert config is not None
-            read = read_config(config, overrides)
-            planned = set_length(read, overrides, steps=steps, epochs=epochs)
+        planned = _planned(
+            config, data, place.folder, machine_for(on_ray), overrides, steps, epochs, say
+        )
         experiment = planned.experiment
         if on_ray is not None:
             more = {"origins": origins, "profile": profile}
@@ -223,6 +216,36 @@ def train(
         if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
             on_warning(shortage.describe({}))
         return run(experiment, place, origins, profile=profile)
+
+
+def _planned(
+    config: Config | None,
+    data: str | Path | None,
+    folder: Path,
+    machine: "Machine",
+    overrides: Sequence[str],
+    steps: int | None,
+    epochs: float | None,
+    say: Say,
+) -> Resolved:
+    if data is None:
+        from stillbox.training.length import set_length
+
+        assert config is not None
+        read = read_config(config, overrides)
+        return set_length(read, overrides, steps=steps, epochs=epochs)
+    from stillbox.checking.planning import plan_run
+
+    return plan_run(
+        config,
+        data,
+        folder,
+        machine=machine,
+        overrides=overrides,
+        steps=steps,
+        epochs=epochs,
+        say=say,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,75 +299,91 @@ def evaluate(
         UserError: model, records and label map do not fit together, or the report would replace
             files of somebody else.
     """
-    from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.packed import results_folder
-    from stillbox.checkpoints.remote_directory import ModelPlace, model_place
-    from stillbox.evaluation.history import HISTORY, History, read_history
-    from stillbox.evaluation.runtimes import find_runtimes
     from stillbox.evaluation.scoring import (
         open_evaluation,
         refuse_other_files,
         refuse_other_report,
-        write_evaluation,
     )
 
     prepare_process()
-    url = ""
-    if isinstance(source, ModelPlace):
-        url, source, output = str(source), source.folder, output or "evaluation"
-    elif weights is None and not isinstance(source, Experiment) and url_of(source):
-        # The records may lie in the directory too.
-        with model_place(source, step=step) as place:
-            return evaluate(
-                place,
-                step=step,
-                overrides=overrides,
-                runtime=runtime,
-                output=output,
-                overwrite=overwrite,
-                progress=progress,
-                observer=observer,
-                say=say,
-            )
-    directory = results_folder(source, weights)
-    if _is_export(source, runtime):
-        loaded = load(source, weights=weights, step=step, runtime=runtime, say=say)
-        experiment, name, score = _export_scorer(loaded.backend, overrides)
-    else:
-        model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
-        experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
-    name = name.replace(str(source), url) if url else name
-    folder = Path(output) if output else (directory or Path()) / "evaluation"
-    with announcing(lambda: f"waiting for the folder {folder}"):
-        # Before the scoring, which can take an hour.
-        make_folder(folder, below=directory or folder)
-        refuse_other_files(folder, experiment.evaluation)
-        if not overwrite and (output or directory is None):
-            refuse_other_report(folder, name)
-    dataset = open_evaluation(experiment)
-    limit = experiment.evaluation.max_examples or len(dataset)
-    say(f"{name}: scoring {count_text(min(limit, len(dataset)), 'image')}")
-    result = score(dataset, progress)
-    history = read_history(directory / HISTORY) if directory else History()
-    with announcing(lambda: f"writing the report into {folder}"):
-        page = write_evaluation(
-            result,
-            experiment,
-            dataset,
-            folder,
-            source=name,
-            history=history,
-            run=Path(url or directory.resolve()).name
-            if directory and is_model_directory(directory)
-            else "",
-            runtimes=find_runtimes(directory, say) if directory else None,
-        )
+    with _local(source, weights, step) as (local, url):
+        output = output or ("evaluation" if url else None)
+        directory = results_folder(local, weights)
+        if _is_export(local, runtime):
+            loaded = load(local, weights=weights, step=step, runtime=runtime, say=say)
+            experiment, name, score = _export_scorer(loaded.backend, overrides)
+        else:
+            model = load_model(local, weights=weights, step=step, overrides=overrides, say=say)
+            experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
+        name = name.replace(str(local), url) if url else name
+        folder = Path(output) if output else (directory or Path()) / "evaluation"
+        with announcing(lambda: f"waiting for the folder {folder}"):
+            # Before the scoring, which can take an hour.
+            make_folder(folder, below=directory or folder)
+            refuse_other_files(folder, experiment.evaluation)
+            if not overwrite and (output or directory is None):
+                refuse_other_report(folder, name)
+        dataset = open_evaluation(experiment)
+        limit = experiment.evaluation.max_examples or len(dataset)
+        say(f"{name}: scoring {count_text(min(limit, len(dataset)), 'image')}")
+        result = score(dataset, progress)
+        page = _write_report(result, experiment, dataset, folder, name, directory, url, say)
     warnings = *result.warnings, *dataset.source.problems.lines()
     if result.left_out:
         warnings += (f"not scored: {count_text(result.left_out, 'unusable record')}",)
     return Evaluation(
         result=result, report=page, experiment=experiment, source=name, warnings=warnings
     )
+
+
+@contextmanager
+def _local(
+    source: "Config | ModelPlace", weights: str | Path | None, step: Step
+) -> Iterator[tuple[Config, str]]:
+    """Yields a source on this machine, and the address that it is a copy of; empty: it is none.
+
+    Records may lie in a model directory too: the copy stays until the context ends.
+    """
+    from stillbox.checkpoints.remote_directory import ModelPlace, model_place
+
+    if isinstance(source, ModelPlace):
+        yield source.folder, str(source)
+    elif weights is None and not isinstance(source, Experiment) and url_of(source):
+        with model_place(source, step=step) as place:
+            yield place.folder, str(place)
+    else:
+        yield source, ""
+
+
+def _write_report(
+    result: "EvaluationResult",
+    experiment: Experiment,
+    dataset: "Dataset",
+    folder: Path,
+    source: str,
+    directory: Path | None,
+    url: str,
+    say: Say,
+) -> Path:
+    """Writes the report into a folder, with the history and the runtimes of a model directory."""
+    from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.evaluation.history import HISTORY, History, read_history
+    from stillbox.evaluation.runtimes import find_runtimes
+    from stillbox.evaluation.scoring import write_evaluation
+
+    is_run = directory is not None and is_model_directory(directory)
+    with announcing(lambda: f"writing the report into {folder}"):
+        return write_evaluation(
+            result,
+            experiment,
+            dataset,
+            folder,
+            source=source,
+            history=read_history(directory / HISTORY) if directory else History(),
+            run=Path(url or directory.resolve()).name if directory and is_run else "",
+            runtimes=find_runtimes(directory, say) if directory else None,
+        )
 
 
 def _export_scorer(backend: "Backend", overrides: Sequence[str]) -> "tuple[Experiment, str, Score]":
