@@ -188,7 +188,9 @@ def suppress_candidates(
     listed = _Boxes(corners, labels).padded()
     shown = jnp.take_along_axis(visible.reshape(batch, -1), rows, axis=1)
     shown = jnp.pad(shown, ((0, 0), (0, listed.classes.shape[1] - rows.shape[1])))
-    room = limits.max_total + _CHUNK
+    # Each chunk is compared with room for so many.
+    most = min(limits.max_total, classes * limits.max_per_class, numbers.shape[1])
+    room = most + _CHUNK
 
     def left(state: _State) -> Bool[Array, "B"]:
         return listed.part(state.start).classes[:, 0] >= 0

@@ -24,8 +24,16 @@ _WHOLE = 0.99
 """Least share of both sides of an image in a box that covers it."""
 _MANY, _MOST = 0.1, 0.5
 """Shares of the boxes of a set."""
+_LONG = 1_000
+"""Characters of an image id; those of conversions are names of files."""
 _MANY_BOXES = 10
 """Boxes of a class on average."""
+
+
+def _shown(image_id: str) -> str:
+    if len(image_id) <= _LONG:
+        return repr(image_id)
+    return f"{count_text(len(image_id), 'character')}, the first {image_id[:20]!r}"
 
 
 class Tally:
@@ -73,8 +81,10 @@ class Tally:
         """Compares a record with all before it by its image id and by its image."""
         former = self._image_ids.setdefault(example.image_id, index)
         if former != index:
-            also = f"{example.image_id!r} is also {self.source.location(former)}"
+            also = f"{_shown(example.image_id)} is also {self.source.location(former)}"
             self.log.add("image id occurs twice", where, also)
+        if len(example.image_id) > _LONG:
+            self.log.add(found.LONG_ID, where, _shown(example.image_id))
         boxes = hash((example.boxes.tobytes(), example.class_ids.tobytes()))
         first, boxes_of_first = self._first_copies.setdefault(checksum, (index, boxes))
         if first != index:

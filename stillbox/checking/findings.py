@@ -30,6 +30,7 @@ ONE_BOX = "class with one box"
 ONE_COLOUR = "image of one colour"
 IMAGE_TWICE = "image twice in a set"
 SHARED_IMAGE = "image in two sets"
+LONG_ID = "image id of very many characters"
 LABELS_FROM_ZERO = "labels begin at 0"
 _DARK = "see whether it shows anything; save images of more than 8 bits scaled to 8"
 _BAD_BOXES = (rules.INVERTED, rules.OUTSIDE, rules.WHOLLY_OUTSIDE, rules.NO_AREA)
@@ -51,6 +52,7 @@ _MILDER: dict[str, tuple[Severity, str]] = {
     BOX_TWICE: ("warning", "convert the data again, with each box once"),
     ONE_BOX: ("warning", "see whether the name is misspelt, or add images of the class"),
     IMAGE_TWICE: ("warning", "write one record of each image, with all its boxes"),
+    LONG_ID: ("warning", "number the images: each score and each result repeats the id"),
     SHARED_IMAGE: ("warning", "leave it out of one: scores on images of training are too high"),
     FEW_VALUES: ("warning", _DARK),
     ONE_COLOUR: ("warning", _DARK),

@@ -248,6 +248,19 @@ def test_random_images_equal_the_slow_way(
             assert ours[2] == class_
 
 
+@pytest.mark.parametrize("more", [{}, {"soft_sigma": 0.5}, {"class_agnostic": True}])
+def test_room_beyond_the_candidates_is_zero_and_takes_no_search(more):
+    """There are 16 pairs of a box and a class, 8 where a box has its best class alone."""
+    options = OPTIONS | {"max_per_class": 100} | more
+    small, large = (
+        nms_of_one(BOXES, SCORES, **options | {"max_total": most}) for most in (16, 100_000)
+    )
+    assert large.scores.shape == (1, 100_000)
+    for few, many in zip(found(small), found(large), strict=True):
+        np.testing.assert_array_equal(few, many)
+    assert not np.any(large.scores[:, 16:])
+
+
 def test_scores_at_the_threshold_are_not_detections():
     detections = nms_of_one(BOXES[[0, 3]], [[0.1], [0.11]], **OPTIONS)
     np.testing.assert_array_equal(found(detections)[0], BOXES[[3]])

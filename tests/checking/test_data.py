@@ -122,6 +122,14 @@ def test_boxes_beyond_max_boxes_are_counted(check):
     assert result.summary()[1] == "With room for 4 boxes, 1 (12.50 %) are cut off."
 
 
+def test_an_image_id_of_thousands_of_digits_is_named_by_its_length(check):
+    result = check(dataclasses.replace(sound(0), image_id="9" * 5_000))
+    assert found(result) == {"image id of very many characters": 1}
+    (problem,) = (one for one in result.findings if "very many" in one.what)
+    assert "5,000 characters" in problem.examples[0]
+    assert len(problem.examples[0]) < 200
+
+
 def test_an_image_id_that_occurs_twice_names_both(check):
     again = dataclasses.replace(sound(2), image_id="0")
     result = check(sound(0), sound(1), again)
