@@ -3,7 +3,7 @@ name.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import apply_changes, apply_overrides
 from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
 from stillbox.object_storage import local_path, name_buckets, note_stored_buckets
-from stillbox.references import Command
+from stillbox.references import Command, Setting, references
 from stillbox.textformat.parser import Block, parse
 from stillbox.textformat.yaml_tree import Node, compose, read_text_file
 
@@ -205,10 +205,34 @@ def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resol
     return Resolved(
         experiment=experiment,
         origins=origins,
-        warnings=(*reading.warnings, *shortened),
-        notes=reading.notes,
+        warnings=(*_still_true(reading.warnings, reading, overrides), *shortened),
+        notes=_still_true(reading.notes, reading, overrides),
         source=source,
     )
+
+
+def _still_true(
+    texts: Iterable[str], reading: Reading, overrides: Sequence[str]
+) -> tuple[str, ...]:
+    """Leaves out what a reader says of fields that overrides set: of their places in the file, and
+    of settings that it names."""
+    paths = {override.partition("=")[0].strip() for override in overrides}
+    places = tuple(
+        f"{place}: "
+        for field, place in reading.origins.items()
+        if any(_overlap(field, path) for path in paths)
+    )
+
+    def concerns(text: str) -> bool:
+        named = [one.path for one in references(text) if isinstance(one, Setting)]
+        return text.startswith(places) or any(_overlap(n, path) for n in named for path in paths)
+
+    return tuple(text for text in texts if not concerns(text))
+
+
+def _overlap(path: str, other: str) -> bool:
+    """Tells whether one of two fields is the other or a part of it."""
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
 def is_recipe(config: str | Path | Experiment) -> bool:

@@ -445,3 +445,24 @@ def test_batch_norms_are_found_with_their_paths_and_others_stay_as_they_are():
     assert found["model.backbone.conv.batch_norm"] == MODEL.backbone.conv.batch_norm
     model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
     assert replicas_as_groups(model, 32, 8) is model
+
+
+@pytest.mark.parametrize(
+    ("override", "gone"),
+    [
+        ("model.head.dropout=false", "use_dropout is not set"),
+        ("model.head.dropout=true", "use_dropout is not set"),
+        ("data.evaluation.shuffle=true", "shuffle has no effect on evaluation"),
+        ("data.evaluation={paths: [a.record]}", "shuffle has no effect on evaluation"),
+    ],
+)
+def test_a_note_about_a_field_that_is_set_is_left_out(tmp_path, override, gone):
+    text = SAMPLE.replace("use_dropout: true", "")
+    train, reader, evaluation = text.partition("eval_input_reader {")
+    text = train + reader + evaluation.replace("shuffle: false", "shuffle: true", 1)
+    (tmp_path / "x.config").write_text(text)
+    before = read_config(tmp_path / "x.config").notes
+    after = read_config(tmp_path / "x.config", [override]).notes
+    assert sum(gone in note for note in before) == 1
+    assert {*before} - {*after} == {note for note in before if gone in note}
+    assert {*after} <= {*before}
