@@ -1,4 +1,4 @@
-# An image of stillbox for one kind of device:
+# An image of stillbox and stillbox-legacy for one kind of device:
 #   docker build --build-arg VARIANT=cuda --tag stillbox:cuda .
 # VARIANT: cpu, cuda (NVIDIA) or tpu. EXTRAS: more extras of pyproject.toml, such as ray or ray,openvino.
 # The CUDA libraries are packages of Python; the host needs the driver and NVIDIA's container toolkit.
@@ -10,6 +10,7 @@ ARG EXTRAS=""
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY stillbox stillbox
+COPY packages/legacy packages/legacy
 # uv compares every file with the hashes of constraints.txt, as `make setup` does.
 RUN set -eu; \
     case "$VARIANT" in \
@@ -21,7 +22,7 @@ RUN set -eu; \
     python -m venv /opt/stillbox; \
     /opt/stillbox/bin/python -m pip install --no-cache-dir --require-hashes --requirement uv.txt; \
     /opt/stillbox/bin/uv pip install --no-cache --python /opt/stillbox/bin/python \
-    --constraint constraints.txt --build-constraints constraints.txt ".${extras:+[$extras]}"
+    --constraint constraints.txt --build-constraints constraints.txt ".${extras:+[$extras]}" ./packages/legacy
 
 FROM python:${PYTHON}-slim-bookworm
 COPY --from=build /opt/stillbox /opt/stillbox

@@ -23,7 +23,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes_shapes import SHAPES, Floats, PixelWindow, Placement
 from stillbox.records.tf_example import serialize_example
-from stillbox.records.tfrecord import sharded_writer
+from stillbox.records.tfrecord import shard_files, sharded_writer
 from stillbox.references import Parameter
 
 SIDES = (160, 256)
@@ -253,7 +253,8 @@ def write_scenes(
     output = Path(output)
     names = ("train", "val")
     written = [path for name in names for path in (f"images/{name}", f"annotations/{name}.json")]
-    refuse_others(output, written)
+    records = [path.name for name in names for path in shard_files(output, name)]
+    refuse_others(output, [*written, *records])
     label_map = LabelMap.from_names(SHAPES)
     check_label_map(output, label_map)
     for name in names:
