@@ -245,3 +245,15 @@ def trained_once(scenes, tmp_path_factory):
         _share_programs(patch)
         assert main(["train", "demo_scenes", "--model-dir", str(directory), *words]) == 0
     return directory
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """A copy of the trained model with checkpoints of steps 1 and 2, which a test may spoil."""
+    return shutil.copytree(trained_once, tmp_path / "model")
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """Caches of one test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

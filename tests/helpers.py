@@ -1,5 +1,6 @@
 """Small functions that tests of many rooms share."""
 
+import hashlib
 import json
 import re
 import socket
@@ -68,6 +69,15 @@ def count_compilations() -> list[str]:
 def read_json(path):
     """Returns the content of a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def digests(folder):
+    """Returns the name of every file below a folder -> the checksum of its content."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def draw_nothing(monkeypatch):

@@ -65,19 +65,23 @@ def test_the_anchors_of_two_grids_equal_the_published_test():
     )
 
 
+def assert_equal_golden(anchors, name):
+    expected = golden.load("boxes_anchors.json")[name]
+    assert len(anchors) == expected["num_anchors"]
+    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
+    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
+    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
+
+
 def retinanet_640():
     grids = multiscale_grids((640, 640), **RETINANET)
     return pixel_grid_anchors(RETINANET_SHAPES, (640, 640), grids)
 
 
 def test_multiscale_anchors_equal_the_executed_reference():
-    expected = golden.load("boxes_anchors.json")["ssd_mobilenet_v1_fpn_640x640"]
     anchors = retinanet_640()
     assert anchors.dtype == np.float32
-    assert len(anchors) == expected["num_anchors"]
-    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
-    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
-    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
+    assert_equal_golden(anchors, "ssd_mobilenet_v1_fpn_640x640")
 
 
 @needs_shared
@@ -198,13 +202,9 @@ def test_ssd_300_anchors_equal_the_reference_bit_by_bit():
 
 
 def test_anchors_without_a_reduced_lowest_layer_equal_the_reference_bit_by_bit():
-    expected = golden.load("boxes_anchors.json")["ssd_mobilenet_v1_ppn_300x300"]
     settings = {**SSD, "min_scale": 0.15, "reduce_boxes_in_lowest_layer": False}
     anchors = ssd_anchors(golden.SSD_300_SHAPES, (300, 300), **settings)
-    assert len(anchors) == expected["num_anchors"]
-    np.testing.assert_array_equal(anchors[:12], np.float32(expected["anchors_first12"]))
-    np.testing.assert_array_equal(anchors[-6:], np.float32(expected["anchors_last6"]))
-    np.testing.assert_allclose(anchors.sum(axis=0), expected["anchors_sum"], rtol=1e-6)
+    assert_equal_golden(anchors, "ssd_mobilenet_v1_ppn_300x300")
 
 
 @pytest.mark.parametrize("reduced, total", [(True, 7308), (False, 11640)])

@@ -19,10 +19,7 @@ from tests.helpers import refused
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.small import SHARED, needs_shared
 
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.fixture

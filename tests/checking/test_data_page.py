@@ -23,10 +23,7 @@ from tests.helpers import read_json
 from tests.records.builders import CAT_DOG, make_example, write_records
 from tests.records.test_folder import picture, voc_folder, voc_xml
 
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.fixture

@@ -16,13 +16,10 @@ from tests.checking.checked_records import found, own_image, sound
 from tests.records.builders import CAT_DOG, make_example, write_records
 from tests.small import SHARED, needs_shared
 
+pytestmark = pytest.mark.usefixtures("cache_folder")
+
 # The images have 40 x 60 pixels.
 PIXEL = np.array([1 / 40, 1 / 60, 1 / 40, 1 / 60])
-
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Checkpoints under the original's names, beside those of other programs."""
 
 import json
-import shutil
 
 import pytest
 
@@ -10,12 +9,6 @@ from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.weights_file import open_weights
 
 FOREIGN = ("{}.index", "{}.data-00000-of-00001")
-
-
-@pytest.fixture
-def trained(trained_once, tmp_path):
-    """A copy of the trained model with checkpoints of steps 1 and 2, which a test may spoil."""
-    return shutil.copytree(trained_once, tmp_path / "model")
 
 
 def put(folder, name):

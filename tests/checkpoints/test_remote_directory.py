@@ -213,13 +213,6 @@ def test_a_lease_that_cannot_be_read_is_not_taken_over(bucket):
     first.release()
 
 
-def test_an_object_that_is_removed_while_it_is_copied_is_named(bucket, monkeypatch):
-    entry = object_storage.Entry(3, "1")
-    monkeypatch.setattr(ObjectFolder, "list", lambda self, below="": {"metrics.jsonl": entry})
-    with pytest.raises(UserError, match="was removed while it was copied"), model_place(bucket.url):
-        pass
-
-
 def test_a_writer_that_died_is_followed_after_its_silence(bucket):
     said = []
     dead = WriterLease(bucket, said.append)
@@ -331,18 +324,21 @@ def test_messages_name_the_url_and_not_its_copy(bucket):
         ModelDirectory.open(place.folder).checkpoint().read("params")
 
 
-@pytest.mark.parametrize("name", ["../out", "a/../../out", "/out", "a\0b"])
-def test_names_that_lead_out_of_the_folder_are_refused(bucket, monkeypatch, name):
-    entry = object_storage.Entry(3, "1")
+LEADS_OUT = "is not the name of a file"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        *((name, 3, LEADS_OUT) for name in ("../out", "a/../../out", "/out", "a\0b")),
+        ("metrics.jsonl", 3, "was removed while it was copied"),
+        ("huge", 2**60, "are free"),
+    ],
+)
+def test_a_directory_that_cannot_be_copied_is_refused(bucket, monkeypatch, name, size, message):
+    entry = object_storage.Entry(size, "1")
     monkeypatch.setattr(ObjectFolder, "list", lambda self, below="": {name: entry})
-    with refused("the model directory"), model_place(bucket.url):
-        pass
-
-
-def test_a_directory_that_the_disk_cannot_hold_is_refused(bucket, monkeypatch):
-    entry = object_storage.Entry(2**60, "1")
-    monkeypatch.setattr(ObjectFolder, "list", lambda self, below="": {"huge": entry})
-    with pytest.raises(UserError, match="are free"), model_place(bucket.url):
+    with pytest.raises(UserError, match=message), model_place(bucket.url):
         pass
 
 

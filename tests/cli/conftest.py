@@ -1,6 +1,5 @@
 """Command lines run in this process."""
 
-import shutil
 from typing import NamedTuple
 
 import pytest
@@ -62,12 +61,6 @@ def settings(scenes):
         return [word for override in everything for word in ("--set", override)]
 
     return make
-
-
-@pytest.fixture
-def trained(trained_once, tmp_path):
-    """A copy of the trained model that a test may spoil."""
-    return shutil.copytree(trained_once, tmp_path / "model")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`stillbox data` and its verbs."""
 
-import hashlib
 import json
 
 import pytest
@@ -8,14 +7,11 @@ from PIL import Image
 
 from stillbox.cli.main import build_parser
 from stillbox.errors import UserError
-from tests.helpers import refused
+from tests.helpers import digests, refused
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.small import SHARED, needs_shared
 
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.fixture
@@ -260,14 +256,6 @@ def test_numbers_out_of_range_are_refused(refused, settings, here):
 )
 def test_counts_and_seeds_begin_at_0(refused, words):
     assert "'-1' is no whole number from 0 on" in refused("data", *words)
-
-
-def digests(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_the_scenes_are_drawn_and_counted(stillbox, here):

@@ -1,4 +1,3 @@
-import hashlib
 import json
 
 import cv2
@@ -11,21 +10,13 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.scenes import MIN_VISIBLE, draw_scene, write_scenes
 from stillbox.records.scenes_shapes import SHAPES, Placement
 from stillbox.records.source import ExampleSource
-from tests.helpers import refused
+from tests.helpers import digests, refused
 
 GOLDEN_HEIGHT, GOLDEN_WIDTH = (246, 203)
 GOLDEN_CLASSES = [4, 1, 2, 6, 5]
 GOLDEN_BOXES = [[28, 85, 68, 116], [49, 26, 128, 105], [67, 131, 114, 174], [130, 72, 205, 153],
                 [37, 149, 94, 203]]  # fmt: skip
 GOLDEN_MEANS = [137.4, 134.5, 129.6]
-
-
-def digests(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")

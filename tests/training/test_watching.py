@@ -34,11 +34,6 @@ def trained_once(scenes, tmp_path_factory):
 
 
 @pytest.fixture
-def trained(trained_once, tmp_path):
-    return shutil.copytree(trained_once, tmp_path / "model")
-
-
-@pytest.fixture
 def coming(trained, monkeypatch):
     """The function that hides checkpoints; one or more come back with each look at the folder."""
 

@@ -302,16 +302,17 @@ def test_only_pixels_inside_boxes_change(name):
     assert np.array_equal(after.boxes, before.boxes)
 
 
-def test_a_flip_includes_the_last_row_and_column():
-    before = sample(boxes=[(0.25, 0.25, 0.75, 0.75)], size=(40, 80))
+@pytest.mark.parametrize(
+    ("box", "rows", "columns"),
+    [
+        ((0.25, 0.25, 0.75, 0.75), slice(10, 31), slice(20, 61)),
+        ((0.5, 0.5, 1.0, 1.0), slice(20, 40), slice(40, 80)),  # it ends with the image
+    ],
+)
+def test_a_flip_includes_the_last_row_and_column(box, rows, columns):
+    before = sample(boxes=[box], size=(40, 80))
     after = operate("Flip_Only_BBoxes", 0, before, rng())
-    assert np.array_equal(after.image[10:31, 20:61], before.image[10:31, 20:61][:, ::-1])
-
-
-def test_a_box_at_the_edge_ends_with_the_image():
-    before = sample(boxes=[(0.5, 0.5, 1.0, 1.0)], size=(40, 80))
-    after = operate("Flip_Only_BBoxes", 0, before, rng())
-    assert np.array_equal(after.image[20:, 40:], before.image[20:, 40:][:, ::-1])
+    assert np.array_equal(after.image[rows, columns], before.image[rows, columns][:, ::-1])
 
 
 def test_each_box_has_a_third_of_the_probability():
