@@ -24,10 +24,10 @@ def digits(text: str) -> int | None:
 
 def literal(text: str) -> int | None:
     """Returns what `digits` does, also of `0x1f`, `0b11` and `017`, which is octal."""
-    found = _LITERAL.fullmatch(text)
-    if found is None or too_long(text):
+    match = _LITERAL.fullmatch(text)
+    if match is None or too_long(text):
         return digits(text)
-    sign, hexadecimal, binary, octal = found.groups()
+    sign, hexadecimal, binary, octal = match.groups()
     base = 16 if hexadecimal else 2 if binary else 8
     return int(sign + (hexadecimal or binary or octal), base)
 
@@ -38,8 +38,8 @@ def json_whole(text: str) -> int:
     Raises:
         ValueError: it is too long.
     """
-    if what := too_long(text):
-        raise ValueError(what)
+    if problem := too_long(text):
+        raise ValueError(problem)
     return int(text)
 
 
