@@ -25,6 +25,7 @@ from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
 
@@ -50,7 +51,7 @@ class TrainStep:
         self.graph, params, stats = split_detector(self.detector)
         train = dataclasses.replace(train, batch_size=batch_size)
         mesh = build_mesh(batch_size, experiment.devices, parts=train.accumulation_steps)
-        program = train_program(dataclasses.replace(experiment, train=train), mesh)
+        program = train_program(plan_training(dataclasses.replace(experiment, train=train), mesh))
         self.trainable = program.trainable
         self.function = program.function
         self.parameters = sum(params[path].size for path in self.trainable)

@@ -22,6 +22,7 @@ from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 
 _ROWS = {
@@ -79,7 +80,7 @@ def _compile(experiment: schema.Experiment, arguments: argparse.Namespace) -> Ro
         step = TrainStep(experiment, arguments.batch_size)
         return Row(step.temporary_bytes, parts * step.counted_flops, step.compiling, step)
     mesh = build_mesh(arguments.batch_size, experiment.devices, parts=parts)
-    lowered = train_program(experiment, mesh).lower()
+    lowered = train_program(plan_training(experiment, mesh)).lower()
     began = time.perf_counter()
     compiled = lowered.compile()
     seconds = time.perf_counter() - began

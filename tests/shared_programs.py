@@ -21,18 +21,20 @@ _OF_THE_LOOP = (
     *("checkpoint_every", "keep_checkpoints", "evaluate_every", "early_stopping"),
 )
 _DEFAULTS = {name: getattr(schema.Training(), name) for name in _OF_THE_LOOP}
-_make_train_program = training.train_program
+_plan_training, _make_train_program = training.plan_training, training.train_program
 _make_detect_program = detecting._detect_program
 
 
 def share(monkeypatch):
     """Gives runs the programs of earlier runs of the same model."""
-    monkeypatch.setattr(training, "train_program", _train_program)
+    monkeypatch.setattr(training, "plan_training", _plan)
+    monkeypatch.setattr(training, "train_program", _shared_step)
     monkeypatch.setattr(detecting, "_detect_program", _detect_program)
 
 
 def forget():
     """Makes the next runs trace and compile again."""
+    _shared_plan.cache_clear()
     _shared_step.cache_clear()
     _shared_detector.cache_clear()
 
@@ -64,17 +66,22 @@ class _SharedDetector(DetectProgram):
             return super().lower()
 
 
-def _train_program(experiment, mesh, teacher=None):
+def _plan(experiment, mesh, teacher=None):
     # The program depends on what a teacher is, which the experiment says, not on its arrays.
     records = schema.Records(max_boxes=experiment.data.train.max_boxes)
     data = schema.Data(train=records, pixels=experiment.data.pixels)
     train = replace(experiment.train, **_DEFAULTS)
-    return _shared_step(replace(experiment, name="", data=data, train=train), mesh)
+    return _shared_plan(replace(experiment, name="", data=data, train=train), mesh)
 
 
 @cache
-def _shared_step(experiment, mesh):
-    return _SharedStep(**vars(_make_train_program(experiment, mesh)))
+def _shared_plan(experiment, mesh):
+    return _plan_training(experiment, mesh)
+
+
+@cache
+def _shared_step(plan):
+    return _SharedStep(**vars(_make_train_program(plan)))
 
 
 def _detect_program(experiment, mesh, batch_size):

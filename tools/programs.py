@@ -25,6 +25,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 
 
@@ -43,7 +44,7 @@ def texts(name: str, *, lower: bool) -> Iterator[tuple[str, str]]:
 
 def _programs(experiment: schema.Experiment) -> Iterator[tuple[str, str]]:
     mesh = build_mesh(1, schema.Devices(), jax.devices("cpu")[:1])
-    yield "train", _numbered(train_program(experiment, mesh).lower().as_text())
+    yield "train", _numbered(train_program(plan_training(experiment, mesh)).lower().as_text())
     jax.clear_caches()
     yield "predict", _numbered(predict_program(experiment, mesh).lower().as_text())
     jax.clear_caches()

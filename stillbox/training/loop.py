@@ -166,7 +166,7 @@ class Run:
 
         # ---- model and state: resume, fine-tune or from scratch ---------------------------------
         with place.reading(), announcing(lambda: "building the model and reading its weights"):
-            self._start = start_run(experiment, place.folder, previous)
+            self._start = start_run(experiment, program.trainable, place.folder, previous)
         self._state = program.put_state(self._start.state)
         self._taught_by = program.put_teacher(teacher)
         self._identity = self._evaluation.identity | (

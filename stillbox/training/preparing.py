@@ -106,7 +106,7 @@ def describe_run(
         yield f"warning: {weightless.describe({})}"
     program, count = programs[0], jax.process_count()
     mesh = program.mesh
-    parameters = sum(start.state.params[path].size for path in start.trainable)
+    parameters = sum(start.state.params[path].size for path in program.trainable)
     parts = experiment.train.accumulation_steps
     pieces = f" in {parts} micro-batches" if parts > 1 else ""
     yield (

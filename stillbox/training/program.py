@@ -14,9 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from stillbox.boxes.structures import Batch
-from stillbox.checkpoints.names import reference_names
 from stillbox.devices.mesh import (
-    DATA_AXIS,
     batch_shardings,
     put_batch,
     put_tree,
@@ -26,14 +24,12 @@ from stillbox.devices.mesh import (
 )
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.run_length import replicas_as_groups
-from stillbox.models.build import AbstractDetector, abstract_detector
-from stillbox.models.variables import Arrays
+from stillbox.models.build import AbstractDetector
 from stillbox.printing import sides_text
-from stillbox.training.distillation import Teacher, TeacherArrays, open_teacher
-from stillbox.training.state import TrainState, create_state
+from stillbox.training.distillation import Teacher, TeacherArrays
+from stillbox.training.plan import TrainPlan, plan_training
+from stillbox.training.state import TrainState
 from stillbox.training.step import StepFunction, make_train_step
-from stillbox.training.trainable import select_trainable
 
 Tree = TypeVar("Tree")
 
@@ -92,41 +88,27 @@ class TrainProgram:
         return put_batch(batch, self.mesh)
 
 
-def train_program(
-    experiment: schema.Experiment, mesh: Mesh, teacher: Teacher | None = None
-) -> TrainProgram:
-    """Returns the training step of an experiment.
-
-    Raises:
-        UserError: the detector cannot be built, no parameter is left to train, or the model cannot
-            learn from the teacher.
-    """
-    train = experiment.train
-    replicas = experiment.devices.replicas or mesh.shape[DATA_AXIS]
-    model = replicas_as_groups(experiment.model, train.micro_batch_size, replicas)
-    detector = abstract_detector(model, train.precision, train.quantization)
-    trainable = select_trainable(detector.params, reference_names(model, detector.params), train)
-    state = _abstract_state(detector, train, trainable)
-    teacher = teacher or open_teacher(experiment)
-    taught_by = None if teacher is None else teacher.detector(model, detector, train.precision)
-    data = experiment.data
-    shapes = abstract_batch(train.batch_size, model, data.train.max_boxes, data.pixels)
+def train_program(plan: TrainPlan) -> TrainProgram:
+    """Returns the training step of a plan."""
+    experiment, mesh, state = plan.experiment, plan.mesh, plan.state
+    train, data = experiment.train, experiment.data
+    shapes = abstract_batch(train.batch_size, plan.model, data.train.max_boxes, data.pixels)
     return TrainProgram(
         mesh=mesh,
         function=make_train_step(
-            detector.graph,
+            plan.detector.graph,
             train,
-            trainable,
-            replicas=replicas,
-            teacher_graph=taught_by.graph if taught_by else None,
-            backbone_layers=_backbone_layers(model),
+            plan.trainable,
+            replicas=plan.replicas,
+            teacher_graph=plan.teacher.graph if plan.teacher else None,
+            backbone_layers=_backbone_layers(plan.model),
         ),
         state=_placed(state, state_shardings(state, mesh, experiment.devices)),
         batch=_placed(shapes, batch_shardings(shapes, mesh)),
-        trainable=trainable,
-        replicas=replicas,
+        trainable=plan.trainable,
+        replicas=plan.replicas,
         devices=experiment.devices,
-        teacher=_replicated(taught_by, mesh) if taught_by else None,
+        teacher=_replicated(plan.teacher, mesh) if plan.teacher else None,
     )
 
 
@@ -135,12 +117,14 @@ def train_programs(
 ) -> tuple[TrainProgram, ...]:
     """Returns the training step for each input size that the experiment is trained at.
 
-    The arguments are those of `train_program`. The steps share one state.
+    The arguments are those of `plan_training`. The steps share one state.
 
     Raises:
-        UserError: as `train_program`, or the parameters depend on the size.
+        UserError: as `plan_training`, or the parameters depend on the size.
     """
-    first, *others = (train_program(one, mesh, teacher) for one in experiment.at_input_sizes)
+    first, *others = (
+        train_program(plan_training(one, mesh, teacher)) for one in experiment.at_input_sizes
+    )
     for other in others:
         if other.state != first.state or other.trainable != first.trainable:
             sizes = " and ".join(sides_text(one.input_size) for one in (first, other))
@@ -184,16 +168,6 @@ def abstract_batch(
         )
 
     return jax.eval_shape(zeros)
-
-
-def _abstract_state(
-    detector: AbstractDetector, train: schema.Training, trainable: frozenset[str]
-) -> TrainState:
-    def create(params: Arrays, stats: Arrays) -> TrainState:
-        loss = detector.module().initial_loss_state()
-        return create_state(params, stats, train, trainable, loss)
-
-    return jax.eval_shape(create, detector.params, detector.stats)
 
 
 def _replicated(teacher: AbstractDetector, mesh: Mesh) -> TeacherArrays:

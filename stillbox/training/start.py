@@ -14,7 +14,6 @@ import jax
 from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.importer import ImportOptions, import_weights
 from stillbox.checkpoints.model_directory import CHECKPOINTS, ModelDirectory, is_model_directory
-from stillbox.checkpoints.names import reference_names
 from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
@@ -29,7 +28,6 @@ from stillbox.records.label_map import LabelMap
 from stillbox.references import Parameter, Setting
 from stillbox.training.distillation import TEACHER
 from stillbox.training.state import TrainState, create_state
-from stillbox.training.trainable import select_trainable
 
 # Fields that may change when a run is resumed: none of them changes what a step computes. Records
 # may move to another folder; `_refuse_other_data` compares them.
@@ -86,7 +84,6 @@ class Start:
     """The state before the first step, and its origin."""
 
     state: TrainState
-    trainable: frozenset[str]
     decision: str
 
 
@@ -129,7 +126,10 @@ def require_weights(experiment: schema.Experiment) -> None:
 
 
 def start_run(
-    experiment: schema.Experiment, directory: Path, previous: ResumePoint | None
+    experiment: schema.Experiment,
+    trainable: frozenset[str],
+    directory: Path,
+    previous: ResumePoint | None,
 ) -> Start:
     """Chooses the initial weights by the first of three cases that applies. Nothing is written.
 
@@ -154,7 +154,6 @@ def start_run(
             ImportOptions.of_training(train.fine_tune),
         )
     _, params, stats = split_detector(detector)
-    trainable = select_trainable(params, reference_names(experiment.model, params), train)
     # One program, where each shape would otherwise have its own.
     create = jax.jit(partial(create_state, train=train, trainable=trainable))
     state = create(params, stats, loss=detector.initial_loss_state())
@@ -171,7 +170,7 @@ def start_run(
             f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "
             "is not given"
         )
-    return Start(state, trainable, decision)
+    return Start(state, decision)
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:

@@ -29,6 +29,7 @@ from stillbox.devices.setup import (
 )
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment.resolve import resolve
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from tests.helpers import refused
 
@@ -229,7 +230,7 @@ def test_nothing_is_collected_while_programs_are_traced():
         seen.append(gc.isenabled())
         return arguments[3]
 
-    replace(train_program(experiment, mesh), function=watched).lower()
+    replace(train_program(plan_training(experiment, mesh)), function=watched).lower()
     replace(predict_program(experiment, mesh), function=shapes, prepares_kernels=True).lower()
     # Detection is traced for the kernels that it prepares, too.
     assert seen == [False, False, False]

@@ -35,6 +35,7 @@ from stillbox.models.layers.lowering.winograd import Tiles
 from stillbox.models.layers.norm import normalize_batch, normalize_groups
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.distillation import open_teacher
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.state import TrainState, create_state
 from tests.batches import batch_of
@@ -126,7 +127,7 @@ def run(experiment: schema.Experiment, devices: int) -> Seen:
     parts = experiment.train.accumulation_steps
     mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices], parts=parts)
     teacher = open_teacher(experiment)
-    program = train_program(experiment, mesh, teacher)
+    program = train_program(plan_training(experiment, mesh, teacher))
     state, batch = program.put_state(first_state(experiment)), make_batch(experiment)
     placed, taught_by, seen = program.put_batch(batch), program.put_teacher(teacher), {}
     compilations = count_compilations()

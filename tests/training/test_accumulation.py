@@ -13,6 +13,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.variables import bind_detector, read_statistics, split_detector
 from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from tests.helpers import refusal
 from tests.small import DENSE, DENSE_HEADS
@@ -66,7 +67,7 @@ def run(experiment, steps=2):
         parts=experiment.train.accumulation_steps,
     )
     teacher = open_teacher(experiment)
-    program = train_program(experiment, mesh, teacher)
+    program = train_program(plan_training(experiment, mesh, teacher))
     state = first_state(experiment, program.trainable)
     batch = make_batch(experiment)
     if experiment.data.pixels == "uint8":

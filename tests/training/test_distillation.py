@@ -23,6 +23,7 @@ from stillbox.models.variables import bind_detector, split_detector
 from stillbox.references import Setting
 from stillbox.training.distillation import open_teacher
 from stillbox.training.loop import train
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.start import replicas_before
 from tests.checking.advised import findings_of
@@ -90,7 +91,7 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn_from_it(frozen):
 
 def test_arrays_of_a_teacher_are_arguments_that_the_step_keeps(student):
     made = student()
-    program = train_program(made, build_mesh(4, made.devices, jax.devices()[:1]))
+    program = train_program(plan_training(made, build_mesh(4, made.devices, jax.devices()[:1])))
     lowered = program.lower()
     (state, batch, theirs), _ = jax.tree.map(lambda argument: argument.donated, lowered.args_info)
     assert all(jax.tree.leaves(state))

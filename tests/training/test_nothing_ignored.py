@@ -37,6 +37,7 @@ from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import tfrecord_writer
 from stillbox.training.loop import train
 from stillbox.training.optimizer import build_optimizer
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.start import start_run
 from tests.inputs.helpers import example
@@ -151,11 +152,15 @@ class Made:
         return repr((loader.steps, cached)), *(a.tobytes() for b in some + every for a in b)
 
     @cached_property
+    def trainable(self):
+        return self.program(1).trainable
+
+    @cached_property
     def started(self):
-        return start_run(self.experiment, Path("nowhere"), None)
+        return start_run(self.experiment, self.trainable, Path("nowhere"), None)
 
     def state(self):
-        return sorted(self.started.trainable), as_bytes(self.started.state)
+        return sorted(self.trainable), as_bytes(self.started.state)
 
     @cached_property
     def detector(self):
@@ -221,7 +226,7 @@ class Made:
         """The step on an abstract mesh of `rows` devices or groups that share an image."""
         parts = self.experiment.devices.spatial_partitions
         mesh = AbstractMesh((rows, parts), (DATA_AXIS, SPACE_AXIS))
-        return train_program(self.experiment, mesh)
+        return train_program(plan_training(self.experiment, mesh))
 
     @cached_property
     def batch(self):

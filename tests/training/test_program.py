@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh
 from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS, build_mesh
 from stillbox.evaluation.program import score_program
 from stillbox.lowering import lowering
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from tests.small import DENSE, DENSE_HEADS
 from tests.training import eight_devices
@@ -120,7 +121,7 @@ def test_a_layer_and_its_gradients_stay_on_the_devices_that_have_the_images(seen
 def test_a_program_is_described_without_arrays_and_fits_state_and_batch():
     experiment = eight_devices.experiment_of(*eight_devices.SSD)
     mesh = AbstractMesh((4, 2), (DATA_AXIS, SPACE_AXIS))
-    program = train_program(experiment, mesh)
+    program = train_program(plan_training(experiment, mesh))
     described = program.state, program.batch
     real = eight_devices.first_state(experiment), eight_devices.make_batch(experiment)
     assert jax.tree.structure(described) == jax.tree.structure(real)
@@ -138,7 +139,9 @@ def test_bytes_are_pixels_like_any_other():
         batch = eight_devices.make_batch(experiment)
         # Whole numbers, which are the same in both types.
         batch = batch._replace(images=np.rint(batch.images).astype(pixels))
-        program = train_program(experiment, build_mesh(8, experiment.devices, jax.devices()[:1]))
+        program = train_program(
+            plan_training(experiment, build_mesh(8, experiment.devices, jax.devices()[:1]))
+        )
         assert program.batch.images.dtype == pixels
         with lowering(portable=True):
             compiled = program.lower().compile()
@@ -154,7 +157,7 @@ def test_train_step_and_evaluation_have_the_convolutions_that_the_field_allows()
             *eight_devices.RESNET_SSD, f"devices.cpu_convolutions={allowed}"
         )
         mesh = build_mesh(8, experiment.devices, jax.devices()[:1])
-        programs = train_program(experiment, mesh), score_program(experiment, mesh)
+        programs = train_program(plan_training(experiment, mesh)), score_program(experiment, mesh)
         return [one.lower().as_text().count("stablehlo.convolution") for one in programs]
 
     exact, fast = convolutions("exact"), convolutions("fast")

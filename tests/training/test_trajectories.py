@@ -32,6 +32,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
 from tests.batches import batch_of
@@ -93,7 +94,7 @@ class Trajectory:
 
 def run(experiment: Experiment, case: Case) -> Trajectory:
     """Trains as many steps as the original."""
-    program = train_program(experiment, build_mesh(case.batch, experiment.devices))
+    program = train_program(plan_training(experiment, build_mesh(case.batch, experiment.devices)))
     detector = build_detector(experiment.model)
     _, params, stats = split_detector(detector)
     names = case.names(experiment, params | stats)

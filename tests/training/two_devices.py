@@ -16,6 +16,7 @@ import numpy as np
 
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.schema import Experiment
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from tests.training.eight_devices import experiment_of, first_state, make_batch
 
@@ -44,7 +45,7 @@ def run(experiment: Experiment, devices: int, steps: int) -> list[dict[str, np.n
     """Returns the loss, the gradient norm and the parameters after each step."""
     size = experiment.train.batch_size
     mesh = build_mesh(size, experiment.devices, jax.devices()[:devices])
-    program = train_program(experiment, mesh)
+    program = train_program(plan_training(experiment, mesh))
     program = replace(program, state=cast_shapes(program.state), batch=cast_shapes(program.batch))
     state = program.put_state(cast(first_state(experiment)))
     batch = program.put_batch(cast(make_batch(experiment)))

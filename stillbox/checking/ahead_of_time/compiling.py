@@ -28,6 +28,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.findings import Finding
 from stillbox.printing import count_text, sides_text, size_text
 from stillbox.references import Parameter
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 
 # Names of the arguments of training, evaluation and prediction; any other is a part of the batch.
@@ -333,7 +334,7 @@ def _lower(
         return score_program(experiment, mesh).lower(), 0
     parts = experiment.train.accumulation_steps
     mesh = build_mesh(check.images, experiment.devices, target.devices, parts=parts)
-    program = train_program(experiment.at_largest_input, mesh)
+    program = train_program(plan_training(experiment.at_largest_input, mesh))
     state = jax.tree.leaves((program.state.optimizer, program.state.ema))
     nbytes = sum(
         leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in state

@@ -21,6 +21,7 @@ from stillbox.experiment.resolve import resolve
 from stillbox.findings import Finding
 from stillbox.models.layers.lowering.pooling import max_pool
 from stillbox.references import worded
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from tests.checking.ahead_of_time.programs import PROGRAM, needs_cuda_plugin, needs_libtpu
 from tests.tpu_detection import count_macs
@@ -71,7 +72,7 @@ def test_all_steps_are_compiled_for_this_machine(experiment, cpu):
     assert 2 * macs < evaluate.flops_per_image < 6 * macs
     assert 6 * macs < train.flops_per_image < 18 * macs
     # Bytes of the parameters, once more for the momentum and for the average.
-    state = train_program(small, _mesh(small, cpu)).state
+    state = train_program(plan_training(small, _mesh(small, cpu))).state
     params = sum(4 * leaf.size for leaf in jax.tree.leaves(state.params))
     stats = sum(4 * leaf.size for leaf in jax.tree.leaves(state.stats))
     assert train.memory.parameters == pytest.approx(params + stats, abs=64)
@@ -140,7 +141,7 @@ def test_a_small_detector_compiles_for_a_slice(experiment):
     assert 6 * macs < train.flops_per_image
     # Gradients are summed over the chips, in the type that they are computed in, and with them
     # statistics and losses; nothing else has to be known elsewhere.
-    state = train_program(small, _mesh(small, target)).state
+    state = train_program(plan_training(small, _mesh(small, target))).state
     numbers = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert list(train.collectives) == ["all-reduce"]
     assert train.collectives["all-reduce"] >= 2 * numbers
@@ -159,7 +160,7 @@ def test_a_small_detector_compiles_for_absent_gpus(experiment):
     macs = count_macs(small.model)
     assert evaluate.flops_per_image == pytest.approx(2 * macs, rel=0.01)
     assert 5 * macs < train.flops_per_image <= 6 * macs * 1.01
-    state = train_program(small, _mesh(small, find_target("h200:4"))).state
+    state = train_program(plan_training(small, _mesh(small, find_target("h200:4")))).state
     numbers = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     assert list(train.collectives) == ["all-reduce"]
     assert train.collectives["all-reduce"] >= 2 * numbers

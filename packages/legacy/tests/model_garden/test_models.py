@@ -31,6 +31,7 @@ from stillbox.models.build import abstract_detector
 from stillbox.models.one_stage.detector import postprocess
 from stillbox.models.one_stage.loss import initial_loss_state
 from stillbox.models.variables import bind_detector
+from stillbox.training.plan import plan_training
 from stillbox.training.program import train_program
 from stillbox.training.state import create_state
 from stillbox_legacy.model_garden import read_garden
@@ -148,7 +149,7 @@ def test_predictions_are_those_of_the_original(name: str) -> None:
 def test_three_steps_are_those_of_the_original(name: str) -> None:
     """Losses, penalty, and the variables after the last step."""
     own, expected = experiment(name), golden(name)
-    program = train_program(own, build_mesh(len(BOXES), own.devices))
+    program = train_program(plan_training(own, build_mesh(len(BOXES), own.devices)))
     _, _, _, names = described(name)
     loss_state = initial_loss_state(own.model.loss)
     first = create_state(*weights(name), own.train, program.trainable, loss_state)
