@@ -4,13 +4,14 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox.errors import UserError
+from stillbox.object_storage import object_at, url_of
 from stillbox.printing import count_text, json_text
 from stillbox.records.conversion import LABEL_MAP_NAME, check_label_map, keep_label_map
 from stillbox.records.example import Example
@@ -127,9 +128,8 @@ def tile_records(
         UserError: there is no record, no record is usable, or the folder holds a set of this name
             or another label map.
     """
-    beside = expand(paths)[0].with_name(LABEL_MAP_NAME)
-    if label_map is None and isinstance(beside, Path) and beside.is_file():
-        label_map = LabelMap.from_file(beside)
+    if label_map is None:
+        label_map = _label_map_beside(expand(paths)[0])
     if label_map is not None:
         check_label_map(output, label_map)
     refuse_others(output, [f"{name}.report.json"])
@@ -173,6 +173,15 @@ def _no_tile(source: ExampleSource, report: TileReport) -> UserError:
         what = f"none of {count_text(len(source), 'record')} can be used"
         fix = "stillbox data check shows what is wrong with them"
     return UserError(f"no tile was written: {what}", where=source.where, fix=fix)
+
+
+def _label_map_beside(record: PurePath) -> LabelMap | None:
+    """Returns the label map in the folder of a record, which may be at a URL, if there is one."""
+    file = str(record.with_name(LABEL_MAP_NAME))
+    if url := url_of(file):
+        folder, name = object_at(url)
+        return LabelMap.from_file(url) if folder.find(name) else None
+    return LabelMap.from_file(file) if Path(file).is_file() else None
 
 
 def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:

@@ -11,10 +11,14 @@ from stillbox.errors import UserError
 from stillbox.object_storage import ObjectFolder, ObjectPath
 from stillbox.records import byte_source
 from stillbox.records.byte_source import BlockCache, RemoteBytes
+from stillbox.records.conversion import LABEL_MAP_NAME
+from stillbox.records.label_map import LabelMap
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import expand
 from stillbox.records.tfrecord import RecordError, frame
+from stillbox.records.tiling import TileOptions, tile_records
 from tests.helpers import refused
+from tests.records.builders import CAT_DOG, make_example, write_records
 
 BLOCK = 64
 PAYLOADS = [bytes([n]) * (3 * n + 1) for n in range(40)]
@@ -202,3 +206,15 @@ def test_absent_objects_are_refused_with_what_is_there(bucket, pattern, words):
     written(bucket, "train.record-00000-of-00003")
     with pytest.raises(UserError, match=words):
         expand([f"{bucket.url}/{pattern}"])
+
+
+def test_the_label_map_beside_records_at_a_url_is_taken(bucket, tmp_path):
+    record = write_records(tmp_path / "a.record", [make_example()])
+    bucket.write("a.record", record.read_bytes())
+    options = TileOptions(tile=64)
+    without = tile_records([f"{bucket.url}/a.record"], tmp_path / "b", "t", options)
+    bucket.write(LABEL_MAP_NAME, CAT_DOG.to_text().encode())
+    tile_records([f"{bucket.url}/a.record"], tmp_path / "c", "t", options)
+    assert without.images == 1
+    assert not (tmp_path / "b" / LABEL_MAP_NAME).exists()
+    assert LabelMap.from_file(tmp_path / "c" / LABEL_MAP_NAME).items == CAT_DOG.items
