@@ -15,7 +15,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import stillbox
-from stillbox.checkpoints import files, tf1
+from stillbox import numerals
+from stillbox.checkpoints import files, tf1, tf2
 from stillbox.checkpoints.array_files import SafetensorsFile
 from stillbox.checkpoints.checkpoint import Checkpoint, write_checkpoint
 from stillbox.checkpoints.graphs import tensorflow, tfjs
@@ -28,10 +29,18 @@ from stillbox.evaluation.coco import from_coco_json, results_from_coco_json
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.manifest import Manifest, check_files
+from stillbox.exporting.tflite import metadata
 from stillbox.exporting.tflite.metadata import LABEL_IDS, label_ids
 from stillbox.predicting.images import read_image
 from stillbox.predicting.video import Video
-from stillbox.records import foreign_files, image_files, label_map, tfrecord
+from stillbox.records import (
+    annotations,
+    foreign_files,
+    image_files,
+    label_map,
+    record_file,
+    tfrecord,
+)
 from stillbox.records.annotations import line_of
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.foreign_files import read_xml
@@ -44,6 +53,9 @@ from stillbox.records.problems import ConversionLog
 from stillbox.records.record_file import RecordFile
 from stillbox.records.source import expand
 from stillbox.records.tfrecord import sharded_writer
+from stillbox.serving import connections, decoding, turns
+from stillbox.serving.connections import ConnectionLimits
+from stillbox.serving.settings import ServeSettings
 from stillbox.textformat import yaml_tree
 from stillbox.untrusted import open_untrusted, read_untrusted
 from tests.checkpoints.tf_writer import write_checkpoint as write_tf1
@@ -515,3 +527,32 @@ def test_the_page_has_the_limits_of_the_readers():
     assert list(found.values()) == list(limits.values())
     assert f"{yaml_tree.MAX_VALUES:,} values of YAML" in section
     assert f"as bytes, or {tables._LEAST_VALUES:,}" in section
+
+
+def test_the_page_has_the_numbers_of_the_code():
+    server, connection = ServeSettings(), ConnectionLimits(seconds=1.0, most=1)
+    mebibyte = 2**20
+    for text in (
+        f"at most {tf2._MOST_OBJECTS:,} objects",
+        f"over {record_file._MOST_COMPRESSION} times as large as its gzip file",
+        f"to at most {tables._MOST_GROWTH} times the file",
+        f"or {tables._LEAST_GROUP // mebibyte} MiB | ",
+        f"at most {metadata._MOST_LABEL_BYTES // mebibyte} MiB |",
+        f"refused beyond {annotations._MOST_FOLDERS} folders",
+        f"refused beyond {numerals._LONGEST} characters",
+        f"bytes of a request | {server.max_body // mebibyte} MiB",
+        f"by its header | {server.max_pixels // 10**6} million",
+        f"images of a request | {server.max_images} ",
+        f"images in progress | {server.queue} ",
+        f"reading, each | {server.timeout:g} s",
+        f"inputs in progress | {server.max_memory // 2**30} GiB",
+        f"have not read | {connection.unread // mebibyte} MiB",
+        f"while the server stops | {connection.body:g} s",
+        f"connections | {connections._MOST:,},",
+        f"KiB and {turns._MOST_LINES} lines",
+        f"chunks of a body | {turns._FREE_CHUNKS:,}, and one for every {turns._CHUNK} bytes",
+        f"looks at all connections | {1000 * turns._SECONDS:g} ms",
+        f"JSON | {decoding.MOST_STRINGS:,} strings, {decoding.MOST_OTHER // 2**10} KiB without",
+        f"over {decoding._LONGEST_SIDE:,} pixels on a side",
+    ):
+        assert text in PAGE
