@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def _tiny(steps: int) -> Table:
-    experiment = resolve("demo_scenes", list(_TINY)).experiment
+    experiment = resolve("demo_scenes", changes_of(list(_TINY))).experiment
     starts = {at_once: _several(experiment, at_once) for at_once in _AT_ONCE}
     best = dict.fromkeys(_AT_ONCE, float("inf"))
     for _ in range(_ROUNDS):
@@ -124,7 +125,7 @@ def _host_time(recipes: list[str]) -> Table:
     for column in ("recipe", "arrays of the state", "ms a start", "ms a step, goal on an H200"):
         table.add_column(column, justify="right")
     for recipe in recipes:
-        experiment = resolve(recipe, ["train.precision=float32"]).experiment
+        experiment = resolve(recipe, changes_of(["train.precision=float32"])).experiment
         step = TrainStep(experiment, 1)
         jax.block_until_ready(step.dispatch())
         host = _host_seconds(step.dispatch)

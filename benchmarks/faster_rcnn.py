@@ -33,6 +33,7 @@ from comparing import Peers, Row, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, count_flops, machine, random_batch, show
 from two_stage_memory import measure_memory
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import keep_freed_memory, own_processors, restart_with_large_pages
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
@@ -128,7 +129,7 @@ def _experiment(arguments: argparse.Namespace, precision: str) -> schema.Experim
     side, step = arguments.side, "evaluation" if arguments.inference else "train"
     resizer = f"model.resizer={{kind: fixed_shape, height: {side}, width: {side}}}"
     overrides = [*nearest, resizer, f"{step}.precision={precision}", *arguments.set]
-    return resolve(arguments.recipe or _BASE, overrides).experiment
+    return resolve(arguments.recipe or _BASE, changes_of(overrides)).experiment
 
 
 def _own_row(arguments: argparse.Namespace, precision: str, experiment: schema.Experiment) -> Row:

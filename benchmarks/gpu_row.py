@@ -21,6 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 from measuring import TrainStep, forward_flops
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.setup import peak_memory, prepare_process
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -98,7 +99,7 @@ def tiny(row: Row) -> Row:
 def experiment_of(row: Row, *overrides: str) -> schema.Experiment:
     """Returns the experiment of a row."""
     settings = [f"train.precision={row.precision}", f"train.batch_size={row.batch_size}"]
-    experiment = resolve(row.recipe, [*settings, *overrides]).experiment
+    experiment = resolve(row.recipe, changes_of([*settings, *overrides])).experiment
     # The side that is named, whatever the recipe's own resizer would pad it to.
     resizer = schema.FixedShapeResizer(height=row.side, width=row.side)
     return dataclasses.replace(

@@ -34,6 +34,7 @@ import numpy as np
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import restart_with_large_pages
 from stillbox.evaluation.program import predict_program
@@ -149,7 +150,7 @@ def _exponent(values: Sequence[int], measured: Sequence[float]) -> float:
 def _step(recipe: str, axis: Axis, value: int, steps: int) -> Row:
     """Measures the train step and, if the axis concerns it, detection."""
     fields = (*SMALL[recipe], f"train.batch_size={_BATCH}", axis.field.format(value))
-    experiment = resolve(recipe, fields).experiment
+    experiment = resolve(recipe, changes_of(fields)).experiment
     boxes = experiment.data.train.max_boxes
     # Every row is a box where boxes grow.
     given = {"boxes": boxes} if "max_boxes" in axis.field else {}

@@ -9,13 +9,14 @@ import sys
 
 from measuring import TrainStep
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 
 
 def main() -> None:
     """Prints the row."""
     recipe, steps, *fields = sys.argv[1:]
-    experiment = resolve(recipe, fields).experiment
+    experiment = resolve(recipe, changes_of(fields)).experiment
     step = TrainStep(experiment, experiment.train.batch_size)
     step.run()
     seconds = statistics.median(step.run() for _ in range(int(steps)))

@@ -40,6 +40,7 @@ from suppression import PEERS
 
 from stillbox.api import load, load_model
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
@@ -126,9 +127,9 @@ def show_rows(
     # Whole batches: a runtime computes the rows that fill up the last one, too.
     whole = -(-len(paths) // batch_size) * batch_size
     paths = list(itertools.islice(itertools.cycle(paths), whole))
-    model = random_model(recipe, arguments.set)
+    model = random_model(recipe, changes_of(arguments.set))
     if arguments.weights:
-        model = load_model(recipe, weights=arguments.weights, overrides=arguments.set)
+        model = load_model(recipe, weights=arguments.weights, overrides=changes_of(arguments.set))
         model = model.named_by_config()
     predictors = {"stillbox": Predictor(CheckpointBackend(model), batch_size=batch_size)}
     if not arguments.no_exports:
@@ -173,7 +174,7 @@ def random_model(recipe: str, overrides: Sequence[str] = ()) -> TrainedModel:
     The last norm of a residual block begins with a scale of 0. An export would leave such a block
     out, so the scale is another one here.
     """
-    experiment = resolve(recipe, overrides).experiment
+    experiment = resolve(recipe, changes_of(overrides)).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     params = {
         path: np.full_like(array, 0.25) if path.endswith(".scale") and not np.any(array) else array

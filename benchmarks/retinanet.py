@@ -39,6 +39,7 @@ from loss_memory import measure_memory
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -100,7 +101,7 @@ def _parse() -> argparse.Namespace:
 
 def _experiment(arguments: argparse.Namespace, recipe: str, precision: str) -> schema.Experiment:
     overrides = [f"train.precision={precision}", *arguments.set]
-    experiment = resolve(recipe, overrides).experiment
+    experiment = resolve(recipe, changes_of(overrides)).experiment
     # Some resizers pad to a multiple of the coarsest stride, which would be 384 pixels for 320:
     # half as much again for us alone.
     resizer = schema.FixedShapeResizer(height=arguments.side, width=arguments.side)

@@ -40,6 +40,7 @@ from comparing import PRECISIONS, add_arguments, compare, find_peers, own_row, p
 from measuring import BOXES, TrainStep, machine, show
 from step_parts import measure_parts
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import own_processors, restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -58,7 +59,7 @@ def main() -> None:
     arguments = _parse()
     experiments = {
         precision: resolve(
-            arguments.recipe, [f"train.precision={precision}", *arguments.set]
+            arguments.recipe, changes_of([f"train.precision={precision}", *arguments.set])
         ).experiment
         for precision in arguments.precisions
     }

@@ -18,6 +18,7 @@ import jax
 from measuring import TrainStep, machine, show
 from rich.table import Table
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
@@ -71,7 +72,7 @@ def main() -> None:
 
 def _experiment(arguments: argparse.Namespace, name: str) -> schema.Experiment:
     fields = [*_ROWS[name], f"train.batch_size={arguments.batch_size}"]
-    return resolve(arguments.recipe, [*arguments.set, *fields]).experiment
+    return resolve(arguments.recipe, changes_of([*arguments.set, *fields])).experiment
 
 
 def _compile(experiment: schema.Experiment, arguments: argparse.Namespace) -> Row:

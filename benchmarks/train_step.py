@@ -17,6 +17,7 @@ from measuring import TrainStep, forward_flops, peak
 from rich.console import Console
 from rich.table import Table
 
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import restart_with_large_pages
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -64,7 +65,7 @@ def _experiment(arguments: argparse.Namespace) -> schema.Experiment:
     if arguments.side:
         sides = ("height", "width")
         overrides += [f"model.resizer.{name}={arguments.side}" for name in sides]
-    return resolve(arguments.recipe, overrides).experiment
+    return resolve(arguments.recipe, changes_of(overrides)).experiment
 
 
 def _measure(

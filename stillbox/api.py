@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import (
-    Resolved,
-    classes_of_weights,
-    read_config,
-    resolve,
-    with_overrides,
-)
+from stillbox.experiment.resolve import Resolved, changed, classes_of_weights, read_config, resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.exporting.manifest import finished_export, is_export
 from stillbox.exporting.settings import FASTEST, ExportSettings
 from stillbox.object_storage import url_of
@@ -57,7 +52,7 @@ def load(
     *,
     weights: str | Path | None = None,
     step: Step = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     runtime: str = "",
     batch_size: int = 1,
     tiling: "Tiling | None" = None,
@@ -70,7 +65,7 @@ def load(
             an export, or a config for `weights`.
         weights: a TF1 checkpoint, `.npz`, `.safetensors`, `.pth` or model directory.
         step: checkpoint of a model directory.
-        overrides: changes of the form `field=value`, as in `--set`.
+        overrides: changes of fields, such as `{"train.batch_size": 8}`.
         runtime: of an export, such as `openvino` for ONNX; `fastest`: measure the installed ones;
             empty: the format's default.
         batch_size: images, or tiles of images, at a time.
@@ -103,7 +98,7 @@ def load_model(
     *,
     weights: str | Path | None = None,
     step: Step = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     say: Say = _silent,
 ) -> "TrainedModel":
     """Loads weights with their experiment and label map; for the arguments see `load`.
@@ -118,7 +113,7 @@ def load_model(
     if weights is not None:
         from stillbox.checkpoints.importer import load_weights
 
-        overrides = [*classes_of_weights(source, weights), *overrides]
+        overrides = merged(classes_of_weights(source, weights), overrides)
         model = load_weights(as_experiment(source, overrides), str(weights))
         if model.report is not None:
             say(model.report.render())
@@ -137,7 +132,7 @@ def load_model(
     return load_trained(Path(source), step=step, overrides=overrides, say=say)
 
 
-def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
+def as_experiment(config: Config, overrides: Changes = NO_CHANGES) -> Experiment:
     """Returns the experiment of a config, with overrides.
 
     Raises:
@@ -145,7 +140,7 @@ def as_experiment(config: Config, overrides: Sequence[str] = ()) -> Experiment:
     """
     if not isinstance(config, Experiment):
         return resolve(config, overrides).experiment
-    return with_overrides(config, overrides)
+    return changed(config, overrides)
 
 
 def train(
@@ -155,7 +150,7 @@ def train(
     data: str | Path | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
     engine: Literal["local", "ray"] = "local",
@@ -173,7 +168,7 @@ def train(
         data: a folder of annotated images, or of records with a label map, to train on.
         steps: length of the run; its schedule is stretched to it. None: as the experiment says.
         epochs: length in passes over the training records, in place of `steps`.
-        overrides: changes of the form `field=value`, as in `--set`.
+        overrides: changes of fields, such as `{"train.batch_size": 8}`.
         origins: source position by dotted field, for messages.
         profile: steps to trace.
         engine: `ray` trains on the cluster of `RAY_ADDRESS`, or on one that is started here.
@@ -223,7 +218,7 @@ def _planned(
     data: str | Path | None,
     folder: Path,
     machine: "Machine",
-    overrides: Sequence[str],
+    overrides: Changes,
     steps: int | None,
     epochs: float | None,
     say: Say,
@@ -274,7 +269,7 @@ def evaluate(
     *,
     weights: str | Path | None = None,
     step: Step = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     runtime: str = "",
     output: str | Path | None = None,
     overwrite: bool = False,
@@ -386,12 +381,12 @@ def _write_report(
         )
 
 
-def _export_scorer(backend: "Backend", overrides: Sequence[str]) -> "tuple[Experiment, str, Score]":
+def _export_scorer(backend: "Backend", overrides: Changes) -> "tuple[Experiment, str, Score]":
     from stillbox.exporting.backend import ExportBackend
     from stillbox.predicting.scoring import score_backend
 
     assert isinstance(backend, ExportBackend)
-    experiment = with_overrides(backend.experiment, overrides)
+    experiment = changed(backend.experiment, overrides)
     if experiment.model != backend.experiment.model:
         raise finished_export(backend.source)
     return experiment, backend.source, partial(score_backend, backend, experiment)
@@ -435,7 +430,7 @@ def export(
     *,
     weights: str | Path | None = None,
     step: Step = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     images: Sequence[str | Path] = (),
     overwrite: bool = False,
     settings: ExportSettings | None = None,

@@ -11,13 +11,16 @@ text that nobody words reads well in Python.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TypeAlias
 
 # A reference begins with the character of its kind. These are operators of mathematics without a
 # glyph; the word joiner stands before each option of a command.
 _PARAMETER, _SETTING, _COMMAND, _END, _OPTION = "\u2061", "\u2062", "\u2063", "\u2064", "\u2060"
+# What YAML takes for a text as it is, but for words such as null.
+_PLAIN = re.compile(r"[A-Za-z_./][\w./?*+@-]*(?<!null)(?<!true)(?<!false)")
 _MARK = re.compile(f"([{_PARAMETER}-{_COMMAND}])([^{_PARAMETER}-{_END}]*){_END}")
 
 
@@ -105,10 +108,18 @@ def worded(text: str, wording: Wording = python_words) -> str:
 
 def _value_text(value: object) -> str:
     """Returns a value of a field as YAML on one line; a text stands for itself."""
-    if isinstance(value, str):
-        return value
+    return value if isinstance(value, str) else _inner_text(value)
+
+
+def _inner_text(value: object) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value_text, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_value_text(item)}" for key, item in value.items()) + "}"
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+        return f"[{', '.join(map(_inner_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_inner_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str | PurePath):
+        # Within a list, or in a section, a comma would end it.
+        return str(value) if _PLAIN.fullmatch(str(value)) else json.dumps(str(value))
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return json.dumps(value)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 
 from stillbox.checkpoints.names import reference_names
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
@@ -115,9 +116,9 @@ def prepare() -> None:
     _write_coco("owls/records")
     Path("pets.config").write_text(_pipeline_config())
     shutil.rmtree("scenes")
-    classifier = resolve("ssd_mobilenet_v1_bccd", TINY).experiment.model
+    classifier = resolve("ssd_mobilenet_v1_bccd", changes_of(TINY)).experiment.model
     _write_tf1("mobilenet_v1_1.0_224.ckpt", classifier, scope="classification")
-    detector = resolve("pets.config", TINY).experiment.model
+    detector = resolve("pets.config", changes_of(TINY)).experiment.model
     for name in ("coco", "pets"):
         Path(f"ssd_mobilenet_v1_{name}").mkdir()
         _write_tf1(f"ssd_mobilenet_v1_{name}/model.ckpt", detector, scope="detection")
@@ -131,7 +132,7 @@ def _train_owls() -> None:
         for field, value in (("paths", f"{name}.record-*"), ("label_map", "label_map.pbtxt"))
     ]
     overrides = [*sets, *TINY, "train.steps=2", "train.fine_tune.checkpoint="]
-    train(resolve("ssd_mobilenet_v1_bccd", overrides).experiment, Path("runs/owls"))
+    train(resolve("ssd_mobilenet_v1_bccd", changes_of(overrides)).experiment, Path("runs/owls"))
 
 
 def _convert(output: str, name: str, part: str, shards: int) -> None:

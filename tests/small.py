@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
 
@@ -99,7 +100,7 @@ def small_overrides(scenes: Path, *overrides: str, evaluated: bool = True) -> li
 def small_experiment(scenes: Path, *overrides: str, evaluated: bool = True) -> Experiment:
     """Returns the small experiment on these scenes."""
     return resolve(
-        "demo_scenes", small_overrides(scenes, *overrides, evaluated=evaluated)
+        "demo_scenes", changes_of(small_overrides(scenes, *overrides, evaluated=evaluated))
     ).experiment
 
 

@@ -29,12 +29,13 @@ from pathlib import Path
 import pytest
 
 from stillbox.cli.main import main
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.evaluation.history import read_history
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FasterRcnn, IdentityResizer
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.experiment.yaml_config import read_yaml
 from stillbox.training.start import _FREE_TO_CHANGE
 from tests.documented_folder import PICKED_TINY, RETINANET_TINY, SSD_RESNET34_TINY, TINY
@@ -366,7 +367,11 @@ def bases():
         "retinanet",
     )
     kinds = ["model.resizer.kind=keep_aspect_ratio", "train.early_stopping={patience: 1}"]
-    recipes = [resolve(name, more).experiment for name in names for more in ([], [*kinds, STOPS])]
+    recipes = [
+        resolve(name, changes_of(more)).experiment
+        for name in names
+        for more in ([], [*kinds, STOPS])
+    ]
     return [*recipes, Experiment(model=FasterRcnn(resizer=IdentityResizer(canvas=(64, 64))))]
 
 
@@ -384,7 +389,7 @@ def test_fields_inside_sentences_exist(page):
 
 def has_field(experiment, path):
     try:
-        apply_overrides(experiment, [f"{path}=null"], {})
+        apply_changes(experiment, changes_of([f"{path}=null"]), {})
     except UserError as error:
         return "has no field" not in str(error)
     return True

@@ -7,8 +7,9 @@ import pytest
 
 from stillbox import object_storage
 from stillbox.checkpoints.remote_directory import model_place
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import resolve, with_overrides
+from stillbox.experiment.resolve import changed, resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.yaml_config import from_stored
 from stillbox.object_storage import ObjectFolder, name_buckets
@@ -71,7 +72,7 @@ def test_label_maps_and_records_of_it_are_not_read():
 
 def test_an_override_of_something_else_names_no_bucket():
     experiment = from_stored(STORED, "experiment.yaml")
-    with_overrides(experiment, ["data.evaluation.paths=s3://strange-er/b", "train.steps=6"])
+    changed(experiment, changes_of(["data.evaluation.paths=s3://strange-er/b", "train.steps=6"]))
     with pytest.raises(UserError, match=SENTENCE):
         ObjectFolder("s3://strange/b")
 
@@ -85,7 +86,7 @@ def test_a_bucket_that_the_user_names_is_asked(connections, tmp_path, way):
             ObjectFolder(f"{mine}/first")
     experiment = from_stored(stored, "experiment.yaml")
     if way == "override":
-        with_overrides(experiment, [f"data.evaluation.paths=[{mine}/b]"])
+        changed(experiment, changes_of([f"data.evaluation.paths=[{mine}/b]"]))
     elif way == "option":
         name_buckets(f"--train_file_pattern={mine}/x")
     elif way == "config":

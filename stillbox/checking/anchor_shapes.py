@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stillbox.checking.data import Float32Array, TruthBoxes, spread_indices
 from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment.schema import Anchors, MultiscaleAnchors, SsdAnchors
+from stillbox.experiment.updating import Changes
 from stillbox.experiment.values import differences
 from stillbox.models.anchors import anchors_per_location, build_anchors
 
@@ -167,8 +168,8 @@ _LOW, _HIGH = (0.01, 0.03, 0.06, 0.1, 0.2, 0.35), (0.8, 0.9, 0.95, 0.98, 1.0)
 class Suggestion:
     """Other values of the anchors' own kind, and their coverage of the same boxes."""
 
-    overrides: tuple[str, ...]
-    """`path=value` for each field that changes."""
+    changes: Changes
+    """Dotted field -> value."""
     anchors_per_location: tuple[int, ...]
     """Anchors at one location of each map."""
     coverage: Coverage
@@ -324,9 +325,7 @@ def suggest(
         return None
     # Recall alone does not change once all boxes are above .5.
     chosen = max(better, key=lambda some: tried[some].recall_50 + tried[some].mean_iou)
-    changes = tuple(
-        f"{where}.{path}={_spell(after)}" for path, _, after in differences(anchors, chosen)
-    )
+    changes = {f"{where}.{path}": after for path, _, after in differences(anchors, chosen)}
     best = overlaps(chosen, boxes)
     coverage = Coverage.of("suggested", best)
     return Suggestion(changes, anchors_per_location(chosen, len(maps)), coverage), best
@@ -335,10 +334,6 @@ def suggest(
 def spread(rows: NDArray[Scalar], count: int) -> NDArray[Scalar]:
     """Returns at most `count` rows of an array, evenly spread."""
     return rows[spread_indices(len(rows), count)]
-
-
-def _spell(value: object) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _overlaps(sizes: Float64Array, centers: Float64Array) -> Float64Array:

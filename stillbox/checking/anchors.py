@@ -284,7 +284,7 @@ def _suggested(report: AnchorReport) -> list[str]:
     if report.suggestion is None:
         return ["No other values that were tried cover these boxes better."]
     now, then = report.sizes[0], report.suggestion.coverage
-    options = " ".join(str(Setting.parse(override)) for override in report.suggestion.overrides)
+    options = " ".join(f"{Setting(*change)}" for change in report.suggestion.changes.items())
     return [
         f"Recall at .4 would be {then.recall_40:.3f} instead of {now.recall_40:.3f}, at .5 "
         f"{then.recall_50:.3f} instead of {now.recall_50:.3f}, the mean IoU {then.mean_iou:.3f} "

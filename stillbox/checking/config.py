@@ -31,6 +31,7 @@ from stillbox.experiment.rules import find, find_errors, find_missing
 from stillbox.experiment.rules.missing import CHECKPOINT, paths_are_real
 from stillbox.experiment.rules.rule import apply_rules
 from stillbox.experiment.schema import Augmentation, Experiment, MixingAugmentation, Records
+from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.findings import (
     SEVERITIES,
     Finding,
@@ -193,7 +194,7 @@ class ConfigCheck:
 
 def check_config(
     config: str | Path,
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     *,
     records: RecordsToCheck = "present",
     machine: Machine | None = None,

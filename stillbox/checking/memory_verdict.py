@@ -22,7 +22,7 @@ from stillbox.devices.process import processes_here
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.findings import Finding, Findings, Origins, Severity
 from stillbox.machine_memory import total_memory
 from stillbox.printing import size_text
@@ -208,7 +208,7 @@ def _changed(experiment: Experiment, path: str, value: int) -> Experiment:
     if path == _SIDE:
         square = schema.FixedShapeResizer(height=value, width=value)
         return replace(experiment, model=replace(experiment.model, resizer=square))
-    return apply_overrides(experiment, [f"{path}={value}"], {})
+    return apply_changes(experiment, {path: value})
 
 
 def _largest(

@@ -1,11 +1,10 @@
 """Picks an experiment for a folder of images and reports why: recipe, batch, length."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stillbox.checking.advice.training import settling_overrides
+from stillbox.checking.advice.training import settling_decays
 from stillbox.checking.config import images_combined
 from stillbox.checking.memory_verdict import Machine, fits_for_certain
 from stillbox.checking.planning_records import (
@@ -23,10 +22,11 @@ from stillbox.devices.job import is_main_process, main_process_first
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownWeights, known_weights
 from stillbox.experiment.reading import Reading
-from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config
+from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config, read_written
 from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
 from stillbox.printing import count_text
@@ -88,7 +88,7 @@ def choose_recipe(stats: DatasetStats, machine: Machine) -> Choice:
     return Choice(PYRAMID, f"{count_text(stats.images, 'image')}: few for a ResNet-50")
 
 
-def _recipe_for_weights(chosen: Choice, overrides: Sequence[str]) -> Choice:
+def _recipe_for_weights(chosen: Choice, overrides: Changes) -> Choice:
     """Returns a recipe that takes the known weights of the overrides, the chosen one if it does.
 
     Raises:
@@ -106,10 +106,9 @@ def _recipe_for_weights(chosen: Choice, overrides: Sequence[str]) -> Choice:
     return Choice(row.recipes[0], f"the weights {row.name} are for it")
 
 
-def _weights_of(overrides: Sequence[str]) -> KnownWeights | None:
+def _weights_of(overrides: Changes) -> KnownWeights | None:
     """Returns the known weights that overrides name."""
-    given = [one.partition("=")[2] for one in overrides if one.startswith(f"{CHECKPOINT}=")]
-    return known_weights().get(given[-1]) if given else None
+    return known_weights().get(str(overrides.get(CHECKPOINT)))
 
 
 def _has_weights(recipe: str) -> bool:
@@ -162,7 +161,7 @@ def plan_run(
     model_directory: Path,
     *,
     machine: Machine,
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     steps: int | None = None,
     epochs: float | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -191,25 +190,39 @@ def plan_run(
         if config is not None:
             _refuse_other_model(config, overrides, model_directory)
         return plan_resumed(model_directory, overrides=overrides, steps=steps, epochs=epochs)
-    _refuse_misspelt(config, overrides)
-    converted = model_directory / _RECORDS_FOLDER
-    refuse_links(converted, below=model_directory)
-    # The other processes of a job use what the first one has converted.
-    with main_process_first():
-        records = records_of(Path(data), converted, on_image)
-    if is_main_process():
-        write_source(Path(data), model_directory)
+    # Before the conversion of a folder, which may take an hour.
+    written = read_written(config) if config is not None else None
+    _refuse_misspelt(written, overrides)
+    records = _convert(Path(data), model_directory, on_image)
     for line in records.said:
         say(line)
     stats = read_dataset_stats(Records(paths=records.train, label_map=records.label_map))
     say(stats.describe())
-    chosen = _data_overrides(records, stats)
+    chosen = _data_changes(records, stats)
+    if written is None:
+        recipe = _recipe_for_weights(choose_recipe(stats, machine), overrides)
+        say(f"recipe {recipe.value}: {recipe.reason}")
+        written = read_written(recipe.value)
     if config is None or is_recipe(config):
-        return _choose(config, stats, machine, chosen, overrides, steps, epochs, say)
-    read = read_config(config, [*chosen, *overrides])
-    if more := _mixed_boxes(read.experiment, stats):
-        read = read_config(config, [*chosen, *more, *overrides])
+        fitting = _Fitting(overridden(*written, chosen), overrides, stats, machine, say)
+        return fitting.plan(steps, epochs)
+    read = overridden(*written, merged(chosen, overrides))
+    mixed = {**chosen, **_mixed_boxes(read.experiment, stats)}
+    read = overridden(*written, merged(mixed, overrides))
     return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def _convert(
+    data: Path, model_directory: Path, on_image: Callable[[str, int, int], None]
+) -> FolderRecords:
+    converted = model_directory / _RECORDS_FOLDER
+    refuse_links(converted, below=model_directory)
+    # The other processes of a job use what the first one has converted.
+    with main_process_first():
+        records = records_of(data, converted, on_image)
+    if is_main_process():
+        write_source(data, model_directory)
+    return records
 
 
 def has_run(model_directory: Path) -> bool:
@@ -222,7 +235,7 @@ def has_run(model_directory: Path) -> bool:
 def plan_resumed(
     model_directory: Path,
     *,
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     steps: int | None = None,
     epochs: float | None = None,
 ) -> Resolved:
@@ -232,7 +245,7 @@ def plan_resumed(
         UserError: it is damaged, or contradicts itself with its overrides.
     """
     own = str(model_directory / EXPERIMENT)
-    resumed = overridden(_stored(model_directory), overrides, own)
+    resumed = overridden(_stored(model_directory), own, overrides)
     return set_length(resumed, overrides, steps=steps, epochs=epochs)
 
 
@@ -243,16 +256,16 @@ def _stored(model_directory: Path) -> Reading:
 
 
 def _refuse_other_model(
-    config: str | Path | Experiment, overrides: Sequence[str], model_directory: Path
+    config: str | Path | Experiment, overrides: Changes, model_directory: Path
 ) -> None:
     """Refuses a config of another model than the run's, except for what is fitted to the data."""
     stored = _stored(model_directory).experiment
-    fitted = [f"model.num_classes={stored.model.num_classes}"]
+    fitted: Changes = {"model.num_classes": stored.model.num_classes}
     weights = known_weights().get(stored.train.fine_tune.checkpoint)
     if weights and is_recipe(config):
-        # `_choose` has taken their settings.
-        fitted += weights.settings
-    given = read_config(config, [*fitted, *overrides]).experiment
+        # The run was planned with their settings.
+        fitted = {**fitted, **weights.settings}
+    given = read_config(config, merged(fitted, overrides)).experiment
     changes = [
         f"model.{path}: {before!r} -> {now!r}"
         for path, before, now in differences(stored.model, given.model)
@@ -267,13 +280,13 @@ def _refuse_other_model(
         raise UserError(what, where=str(model_directory), fix=fix)
 
 
-def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence[str]) -> None:
-    """Reads config and overrides before the conversion of a folder, which may take an hour."""
+def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) -> None:
+    """Applies overrides to what is written, or else to recipes until one has their fields."""
     row, faults = _weights_of(overrides), []
     recipes = (SMALL, SSD, PYRAMID, LARGE, *(row.recipes if row else ()))
-    for candidate in (config,) if config is not None else recipes:
+    for candidate in (written,) if written else map(read_written, recipes):
         try:
-            read_config(candidate, overrides)
+            overridden(*candidate, overrides)
         except UserError as error:
             faults.append(error)
         else:
@@ -281,95 +294,106 @@ def _refuse_misspelt(config: str | Path | Experiment | None, overrides: Sequence
     raise faults[0]
 
 
-def _choose(
-    config: str | Path | Experiment | None,
-    stats: DatasetStats,
-    machine: Machine,
-    chosen: Sequence[str],
-    overrides: Sequence[str],
-    steps: int | None,
-    epochs: float | None,
-    say: Callable[[str], None],
-) -> Resolved:
-    if config is None:
-        recipe = _recipe_for_weights(choose_recipe(stats, machine), overrides)
-        say(f"recipe {recipe.value}: {recipe.reason}")
-        config = recipe.value
-    read = read_config(config, chosen)
-    changed = read_config(read.experiment, overrides).experiment
-    fixed = {override.partition("=")[0].strip() for override in overrides}
-    if CHECKPOINT in fixed:
-        weights = _given_weights(changed.train.fine_tune.checkpoint, say)
-    else:
-        weights = first_weights(changed, say)
-    size = changed.train.batch_size
-    if "train.batch_size" not in fixed:
-        batch = choose_batch(changed, stats, machine)
-        say(f"batch {batch.value}: {batch.reason}")
-        size = int(batch.value)
-    scaled = with_batch(read.experiment, size)
-    if steps is None and epochs is None and "train.steps" not in fixed:
-        length = choose_epochs(stats, size)
-        say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
-        epochs = float(length.value)
-    measured = set_length(read_config(scaled, overrides), overrides, steps=steps, epochs=epochs)
-    every = evaluate_every(measured.experiment.train.steps or 1, stats, size)
-    last = [
-        *weights,
-        f"train.evaluate_every={every if measured.experiment.data.evaluation.paths else 0}",
-        f"train.checkpoint_every={every}",
-        *_settled_norms(measured.experiment, say),
-        *_mixed_boxes(measured.experiment, stats),
-    ]
-    return set_length(read_config(measured.experiment, [*last, *overrides]))
+@dataclass(frozen=True)
+class _Fitting:
+    """A recipe that is fitted to a data set and a machine."""
+
+    read: Resolved
+    """With the fields of the data."""
+    overrides: Changes
+    stats: DatasetStats
+    machine: Machine
+    say: Callable[[str], None]
+
+    def plan(self, steps: int | None, epochs: float | None) -> Resolved:
+        """Returns the recipe with weights, batch, length and evaluations; see `plan_run`."""
+        weights = self._weights()
+        scaled = with_batch(self.read.experiment, self._batch())
+        read = read_config(scaled, self.overrides)
+        if steps is None and epochs is None and "train.steps" not in self.overrides:
+            length = choose_epochs(self.stats, read.experiment.train.batch_size)
+            self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
+            epochs = float(length.value)
+        measured = set_length(read, self.overrides, steps=steps, epochs=epochs).experiment
+        last = {**weights, **self._last(measured)}
+        return set_length(read_config(measured, merged(last, self.overrides)))
+
+    def _weights(self) -> Changes:
+        experiment = self._overridden()
+        if CHECKPOINT in self.overrides:
+            return _given_weights(experiment.train.fine_tune.checkpoint, self.say)
+        return first_weights(experiment, self.say)
+
+    def _batch(self) -> int:
+        experiment = self._overridden()
+        if "train.batch_size" in self.overrides:
+            return experiment.train.batch_size
+        batch = choose_batch(experiment, self.stats, self.machine)
+        self.say(f"batch {batch.value}: {batch.reason}")
+        return int(batch.value)
+
+    def _overridden(self) -> Experiment:
+        return overridden(self.read, "", self.overrides).experiment
+
+    def _last(self, measured: Experiment) -> Changes:
+        """Returns what follows from the length of the run."""
+        train, scored = measured.train, measured.data.evaluation.paths
+        every = evaluate_every(train.steps or 1, self.stats, train.batch_size)
+        return {
+            "train.evaluate_every": every if scored else 0,
+            "train.checkpoint_every": every,
+            **_settled_norms(measured, self.say),
+            **_mixed_boxes(measured, self.stats),
+        }
 
 
-def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
-    """Returns the overrides that let the statistics of batch norm settle in a short run."""
-    changes = settling_overrides(experiment)
+def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> Changes:
+    """Returns the decays that let the statistics of batch norm settle in a short run."""
+    changes = settling_decays(experiment)
     if changes:
-        say(f"batch norm settles within the run: {', '.join(changes)}")
+        decays = ", ".join(f"{path}={decay:g}" for path, decay in changes.items())
+        say(f"batch norm settles within the run: {decays}")
     return changes
 
 
-def _data_overrides(records: FolderRecords, stats: DatasetStats) -> list[str]:
-    return [
-        f"data.train.paths={json.dumps(records.train)}",
-        f"data.evaluation.paths={json.dumps(records.validation)}",
-        f"data.train.label_map={json.dumps(records.label_map)}",
-        f"data.evaluation.label_map={json.dumps(records.label_map if records.validation else '')}",
-        f"data.train.max_boxes={stats.max_boxes}",
-        f"data.evaluation.max_boxes={stats.max_boxes}",
-        f"model.num_classes={stats.classes}",
-    ]
+def _data_changes(records: FolderRecords, stats: DatasetStats) -> Changes:
+    return {
+        "data.train.paths": records.train,
+        "data.evaluation.paths": records.validation,
+        "data.train.label_map": records.label_map,
+        "data.evaluation.label_map": records.label_map if records.validation else "",
+        "data.train.max_boxes": stats.max_boxes,
+        "data.evaluation.max_boxes": stats.max_boxes,
+        "model.num_classes": stats.classes,
+    }
 
 
-def _mixed_boxes(experiment: Experiment, stats: DatasetStats) -> list[str]:
-    """Returns the override that has room for the boxes of images that others are mixed into."""
+def _mixed_boxes(experiment: Experiment, stats: DatasetStats) -> Changes:
+    """Returns the change that has room for the boxes of images that others are mixed into."""
     images = images_combined(experiment.train.augmentations)
-    return [f"data.train.max_boxes={stats.max_boxes * images}"] if images > 1 else []
+    return {"data.train.max_boxes": stats.max_boxes * images} if images > 1 else {}
 
 
-def _given_weights(checkpoint: str, say: Callable[[str], None]) -> list[str]:
-    """Returns the overrides that belong to the weights that were asked for."""
+def _given_weights(checkpoint: str, say: Callable[[str], None]) -> Changes:
+    """Returns the changes that belong to the weights that were asked for."""
     say(f"weights to start from: {checkpoint or 'random ones'}, as given")
     row = known_weights().get(checkpoint)
-    return list(row.overrides()) if row else [f"{CHECKPOINT}={json.dumps(checkpoint)}"]
+    return row.changes() if row else {CHECKPOINT: checkpoint}
 
 
-def first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[str]:
-    """Returns the overrides of weights on this machine; if there are none, says which to get."""
+def first_weights(experiment: Experiment, say: Callable[[str], None]) -> Changes:
+    """Returns the changes for weights on this machine; if there are none, says which to get."""
     checkpoint = experiment.train.fine_tune.checkpoint
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")
-        return []
+        return {}
     rows = known_weights().values()
     fitting = [row for row in rows if row.fits(experiment.model) and not row.folded]
     fitting.sort(key=lambda row: experiment.name not in row.recipes)
     for row in fitting:
         if find_weights(row.name) is not None:
             say(f"weights to start from: {row.name}, {row.about}")
-            return list(row.overrides())
+            return row.changes()
     what = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
     if experiment.name == SMALL:
         what += f" ({_GAIN})"
@@ -377,4 +401,4 @@ def first_weights(experiment: Experiment, say: Callable[[str], None]) -> list[st
         "warning: random weights to start from, which need more images and more steps: none that "
         f"fit are on this machine{what}"
     )
-    return [f"{CHECKPOINT}="]
+    return {CHECKPOINT: ""}

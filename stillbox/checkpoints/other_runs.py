@@ -29,7 +29,10 @@ _WEIGHTS = (
 )
 _STATE = "checkpoint"
 # The heads are loaded too: a run of another program has the classes of its config.
-_WHOLE = ("train.fine_tune.scope=detection", "train.fine_tune.load_heads=true")
+_WHOLE = (
+    Setting("train.fine_tune.scope", "detection"),
+    Setting("train.fine_tune.load_heads", True),
+)
 _HARMLESS = (*IMAGE_SUFFIXES, *OTHER_IMAGES, *ARCHIVES, ".pyc", ".parquet", ".xlsx", ".docx")
 _RECORDS = re.compile(r"\.(tf)?records?(-\d+-of-\d+)?$|[.-]tfrecords?-|\.tfevents\.")
 _STATE_BYTES, _HEAD_BYTES, _MOST_FILES = 2**20, 4096, 20_000
@@ -143,9 +146,7 @@ def _refusal(place: str, name: str, weights: Collection[str]) -> UserError:
         path = path.rpartition("/")[0]
     fix = f"take a new {Parameter('model_dir')}"
     if f"{name}.index" in weights or name.endswith(_READABLE):
-        words = " ".join(
-            str(Setting.parse(word)) for word in (f"train.fine_tune.checkpoint={path}", *_WHOLE)
-        )
+        words = " ".join(map(str, (Setting("train.fine_tune.checkpoint", path), *_WHOLE)))
         fix += f"; {words} starts from that checkpoint"
     if not weights:
         problem = f"the folder holds {name}, which no run of stillbox wrote here"

@@ -3,7 +3,7 @@
 `importer` loads the weights of others, `saving` writes weights for other programs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,8 @@ from stillbox.checkpoints.model_directory import CheckpointChoice
 from stillbox.checkpoints.packed import open_model
 from stillbox.errors import UserError
 from stillbox.experiment import schema
-from stillbox.experiment.resolve import with_overrides
+from stillbox.experiment.resolve import changed
+from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.models.build import abstract_detector
 from stillbox.models.variables import Arrays
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
@@ -86,20 +87,20 @@ def load_trained(
     directory: Path,
     *,
     step: CheckpointChoice = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     say: Callable[[str], None] = lambda line: None,
 ) -> TrainedModel:
     """Loads a model directory, one of its checkpoints, or a packed model.
 
-    The step `best` is the newest if none was marked. `overrides` change the stored experiment, each
-    as `path=value`. `say` gets notes about stored fields that have no effect.
+    The step `best` is the newest if none was marked. `overrides` change the stored experiment.
+    `say` gets notes about stored fields that have no effect.
 
     Raises:
         UserError: this is not a model directory, it has no such checkpoint, or the checkpoint does
             not fit the experiment with its overrides, or its weights are not finite.
     """
     checkpoint = open_model(directory, step)
-    experiment = with_overrides(checkpoint.read_experiment(say), overrides)
+    experiment = changed(checkpoint.read_experiment(say), overrides)
     arrays = checkpoint.parameters(prefer_ema=experiment.evaluation.use_ema)
     precision, quantization = experiment.evaluation.precision, experiment.train.quantization
     _, params, stats = abstract_detector(experiment.model, precision, quantization)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stillbox import numerals
+from stillbox.cli.overrides import SetAction, set_words
 from stillbox.errors import UserError
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.resolve import Resolved, classes_of_weights, resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import merged
 from stillbox.printing import json_text
 from stillbox.references import Setting, references
 
@@ -114,7 +116,7 @@ def add_overrides(parser: Parser) -> None:
     add_imports(parser)
     about = "change one field, for example --set train.batch_size=8; may be repeated"
     parser.add_argument(
-        "--set", dest="overrides", metavar="FIELD=VALUE", action="append", default=[], help=about
+        "--set", dest="overrides", metavar="FIELD=VALUE", action=SetAction, default={}, help=about
     )
 
 
@@ -205,7 +207,7 @@ def find_process_info(arguments: argparse.Namespace) -> "ProcessInfo | None":
 def resolve_config(arguments: argparse.Namespace, *, notes: bool = False) -> Resolved:
     """Resolves CONFIG with its overrides; warnings, and notes, go to standard error."""
     classes = classes_of_weights(arguments.config, getattr(arguments, "weights", None) or "")
-    resolved = resolve(arguments.config, [*classes, *arguments.overrides])
+    resolved = resolve(arguments.config, merged(classes, arguments.overrides))
     show_remarks(resolved, resolved.warnings, notes=notes)
     return resolved
 
@@ -238,9 +240,9 @@ def _check_words(resolved: Resolved, also_in: str) -> list[str]:
         return ["stillbox", "check", also_in or "CONFIG", *imports]
     recipe = source.stem in recipe_names() and source == recipe_path(source.stem)
     named = (part for origin in resolved.origins.values() for part in references(origin))
-    given = dict.fromkeys(part for part in named if isinstance(part, Setting))
-    changes = (word for part in given for word in ("--set", f"{part.path}={part.value}"))
-    return ["stillbox", "check", source.stem if recipe else str(source), *imports, *changes]
+    changes = {part.path: part.value for part in named if isinstance(part, Setting)}
+    config = source.stem if recipe else str(source)
+    return ["stillbox", "check", config, *imports, *set_words(changes)]
 
 
 def import_words(experiment: Experiment) -> list[str]:

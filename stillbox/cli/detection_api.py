@@ -4,7 +4,6 @@
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,13 @@ from stillbox.cli.original_flags import (
     Flag,
     add_flags,
     explain_flags,
-    flag_overrides,
+    flag_changes,
     resolve_merged,
 )
 from stillbox.cli.running import run_training, score_checkpoints, training_place
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import Resolved, resolve
+from stillbox.experiment.updating import merged
 
 if TYPE_CHECKING:
     from stillbox.checkpoints.original_checkpoints import Form
@@ -118,7 +118,7 @@ def writing_checkpoints(directory: Path, form: "Form | None") -> Iterator[None]:
 
 def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
     """Resolves the config; by default every checkpoint is evaluated, as in the original."""
-    arguments.overrides = [*flag_overrides(arguments, _MODEL_MAIN), *arguments.overrides]
+    arguments.overrides = merged(flag_changes(arguments, _MODEL_MAIN), arguments.overrides)
     resolved = _resolve(arguments)
     every = resolved.experiment.train.checkpoint_every
     if not resolved.experiment.data.evaluation.paths or "train.evaluate_every" in resolved.origins:
@@ -127,16 +127,14 @@ def _resolve_for_training(arguments: argparse.Namespace) -> Resolved:
         f"every checkpoint is evaluated, one in {every} steps, because nothing else is said; "
         "--set train.evaluate_every=N changes that"
     )
-    arguments.overrides.append(f"train.evaluate_every={every}")
+    arguments.overrides = merged(arguments.overrides, {"train.evaluate_every": every})
     return _resolve(arguments)
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     chosen = ("num_train_steps", "sample_1_of_n_eval_examples")
-    arguments.overrides = [
-        *flag_overrides(arguments, _MODEL_MAIN, only=chosen),
-        *arguments.overrides,
-    ]
+    changes = flag_changes(arguments, _MODEL_MAIN, only=chosen)
+    arguments.overrides = merged(changes, arguments.overrides)
     resolved = _resolve(arguments)
     show_remarks(resolved, resolved.warnings)
     experiment = resolved.experiment
@@ -144,13 +142,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.eval_training_data or arguments.eval_on_train_data:
         name = "eval_training_data"
         records, nth = experiment.data.train, arguments.sample_1_of_n_eval_on_train_examples
-        arguments.overrides += [
-            f"data.evaluation.paths={json.dumps(records.paths)}",
-            f"data.evaluation.label_map={json.dumps(records.label_map)}",
-            f"data.evaluation.use_display_name={json.dumps(records.use_display_name)}",
-            f"data.evaluation.annotations={json.dumps(records.annotations)}",
-            f"data.evaluation.sample_1_of_n={nth}",
-        ]
+        training = {
+            "data.evaluation.paths": records.paths,
+            "data.evaluation.label_map": records.label_map,
+            "data.evaluation.use_display_name": records.use_display_name,
+            "data.evaluation.annotations": records.annotations,
+            "data.evaluation.sample_1_of_n": nth,
+        }
+        arguments.overrides = merged(arguments.overrides, training)
         experiment = _resolve(arguments).experiment
 
     from stillbox.training.watching import WatchPolicy

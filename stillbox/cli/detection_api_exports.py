@@ -5,7 +5,6 @@
 
 import argparse
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,14 @@ from stillbox.cli.original_flags import (
     explain_flags,
     resolve_merged,
 )
+from stillbox.cli.overrides import setting_texts
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.pipeline_config.reader import merged_text
 from stillbox.experiment.resolve import find_config, open_config
 from stillbox.experiment.rules.missing import PLACEHOLDER
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.records.files import make_folder
 from stillbox.textformat.parser import Block
 from stillbox.textformat.yaml_tree import read_text_file
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
 
 _COCO_CLASSES = 90
-_AGNOSTIC = ("model.postprocessing.nms.class_agnostic=true",)
+_AGNOSTIC: Changes = {"model.postprocessing.nms.class_agnostic": True}
 _INPUT_TYPES = ("image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example")
 _INPUT_TYPE = Flag("input_type", ", ".join(_INPUT_TYPES), default="image_tensor", metavar="TYPE")
 _CENTERNET = "CenterNet has no anchors, and stillbox no keypoints; leave it out"
@@ -127,10 +128,10 @@ def _add_originals(arguments: argparse.Namespace) -> None:
         _list_files(output, "checkpoint")
 
 
-def _trained_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
+def _trained_model(arguments: argparse.Namespace, changes: Changes = NO_CHANGES) -> dict[str, Any]:
     """Returns the arguments of `stillbox.export` that select a model of TF2's exporters."""
     explain_flags(arguments, _MODEL_FLAGS)
-    overrides = [*changes, *arguments.overrides]
+    overrides = merged(changes, arguments.overrides)
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if arguments.pipeline_config_path is None:
         if not (directory / "experiment.yaml").is_file():
@@ -199,7 +200,7 @@ def add_export_tflite_graph_tf2(parser: argparse.ArgumentParser) -> None:
 def run_export_tflite_graph_tf2(arguments: argparse.Namespace) -> int:
     """Writes `model.tflite`, and the SavedModel from which the original's users convert it."""
     # TFLite_Detection_PostProcess suppresses across classes by default.
-    model = _trained_model(arguments, [] if arguments.ssd_use_regular_nms else _AGNOSTIC)
+    model = _trained_model(arguments, NO_CHANGES if arguments.ssd_use_regular_nms else _AGNOSTIC)
     count = arguments.max_detections
     exported = _export(model, arguments, format="tflite", max_detections=count)
     _write_convertible(model, arguments)
@@ -270,9 +271,9 @@ def run_export_inference_graph(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _v1_model(arguments: argparse.Namespace, changes: Sequence[str] = ()) -> dict[str, Any]:
+def _v1_model(arguments: argparse.Namespace, changes: Changes = NO_CHANGES) -> dict[str, Any]:
     """Returns the arguments of `stillbox.export` that select a model of TF1's exporters."""
-    overrides = [*changes, *arguments.overrides]
+    overrides = merged(changes, arguments.overrides)
     resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
     show_remarks(resolved, resolved.warnings)
     prefix: Path = arguments.trained_checkpoint_prefix
@@ -318,7 +319,7 @@ def _write_config(arguments: argparse.Namespace) -> None:
     if not isinstance(tree, Block):
         note(f"no pipeline.config is written: {arguments.pipeline_config_path} is none")
         return
-    changes = "".join(f"# changed by --set {change}\n" for change in arguments.overrides)
+    changes = "".join(f"# changed by --set {text}\n" for text in setting_texts(arguments.overrides))
     text = read_text_file(path, fix="give a pipeline.config")
     if arguments.config_override:
         text = merged_text(text, str(path), arguments.config_override)
@@ -353,7 +354,7 @@ def run_export_tflite_ssd_graph(arguments: argparse.Namespace) -> int:
     if arguments.add_postprocessing_op is False:
         fix = "leave it out; `stillbox export --format onnx` writes a model without suppression"
         raise UserError("--add_postprocessing_op=false is not supported", fix=fix)
-    model = _v1_model(arguments, [] if arguments.use_regular_nms else _AGNOSTIC)
+    model = _v1_model(arguments, NO_CHANGES if arguments.use_regular_nms else _AGNOSTIC)
     quantized = model["source"].train.quantization is not None
     exported = _export(
         model,

@@ -86,7 +86,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
     from stillbox.evaluation.scores import steps_table
-    from stillbox.experiment.resolve import with_overrides
+    from stillbox.experiment.resolve import changed
     from stillbox.training.watching import WatchPolicy
 
     for name, what in _NOT_OF_ALL.items():
@@ -94,7 +94,7 @@ def _run_all(arguments: argparse.Namespace) -> int:
             raise UserError(what, where=f"--{name}", fix="leave it out")
     directory = Path(arguments.config)
     stored = ModelDirectory.open(directory).read_experiment(say_aside)
-    experiment = with_overrides(stored, arguments.overrides)
+    experiment = changed(stored, arguments.overrides)
     output = arguments.output or directory / "evaluation"
     patience = WatchPolicy(existing=True)
     score_checkpoints(experiment, directory, output, patience, arguments.profile, say=say_aside)

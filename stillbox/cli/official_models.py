@@ -5,7 +5,6 @@ Their parameters become an equivalent experiment. Names and defaults of the flag
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from stillbox.experiment.params_dict.command_line import read_file, read_text
 from stillbox.experiment.params_dict.keras_dialect import FLAG_FIX as KERAS
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, resolve_reading
+from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.printing import count_text
 from stillbox.textformat.yaml_tree import read_text_file
 
@@ -115,32 +115,32 @@ def run_retinanet(arguments: argparse.Namespace) -> int:
         )
     if arguments.mode == "predict":
         return _predict(arguments, reading)
-    changes = []
+    changes = dict[str, object]()
     if arguments.mode == "train":
-        changes.append("train.evaluate_every=0")
+        changes["train.evaluate_every"] = 0
         if not arguments.eval_after_training:
-            changes.append("data.evaluation.paths=[]")
+            changes["data.evaluation.paths"] = []
     return train_run(arguments, reading, resolved_text(reading.params), changes)
 
 
 def _resolve(
     arguments: argparse.Namespace,
     reading: Reading,
-    changes: Sequence[str] = (),
+    changes: Changes = NO_CHANGES,
     *,
     warns: bool = True,
 ) -> Resolved:
     """Resolves the experiment with changes and --set; its source is the last file."""
     files = arguments.config_file
     source = (files if isinstance(files, str) else files[-1]) if files else "--params_override"
-    resolved = resolve_reading(reading, [*changes, *arguments.overrides], source)
+    resolved = resolve_reading(reading, source, merged(changes, arguments.overrides))
     if warns:
         show_remarks(resolved, resolved.warnings)
     return resolved
 
 
 def train_run(
-    arguments: argparse.Namespace, reading: Reading, params: str, changes: Sequence[str]
+    arguments: argparse.Namespace, reading: Reading, params: str, changes: Changes
 ) -> int:
     """Trains, and writes the parameters as the original does."""
     from stillbox.checkpoints.model_directory import is_model_directory
@@ -315,22 +315,18 @@ def run_export_saved_model(arguments: argparse.Namespace) -> int:
 
 def _tpu_model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str, Any]:
     """Returns the arguments of `stillbox.export` that select a model."""
-    overrides = [
-        f"model.resizer.height={size[0]}",
-        f"model.resizer.width={size[1]}",
-        *arguments.overrides,
-    ]
+    sides = {"model.resizer.height": size[0], "model.resizer.width": size[1]}
     directory = Path(arguments.checkpoint_path)
     own = directory / "experiment.yaml"
     if own.is_file() and not arguments.config_file and not arguments.params_override:
-        return {"source": directory, "overrides": overrides}
+        return {"source": directory, "overrides": merged(sides, arguments.overrides)}
     if own.is_file() and not arguments.config_file and not (directory / _PARAMS).is_file():
         what = "this model directory was not trained from a parameter dictionary"
         fix = "leave it out and write --set FIELD=VALUE"
         raise UserError(what, where="--params_override", fix=fix)
     files = arguments.config_file or [str(directory / _PARAMS)] * own.is_file()
     reading = _read_parameters(arguments, files)
-    resolved = _resolve(arguments, reading, overrides[:2])
+    resolved = _resolve(arguments, reading, sides)
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}
 
 

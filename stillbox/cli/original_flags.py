@@ -13,6 +13,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, resolve, resolve_reading
+from stillbox.experiment.updating import Changes, YamlText
 from stillbox.textformat.yaml_tree import read_text_file
 
 # Values of a refused flag that request nothing.
@@ -113,16 +114,20 @@ def explain_flags(arguments: argparse.Namespace, flags: Iterable[Flag]) -> None:
         note(f"{', '.join(names)}: {sentence}")
 
 
-def flag_overrides(
+def flag_changes(
     arguments: argparse.Namespace, flags: Iterable[Flag], *, only: Iterable[str] | None = None
-) -> list[str]:
-    """Returns the overrides `field=value` of the given flags that set fields.
+) -> Changes:
+    """Returns the changes of the given flags that set fields.
 
     `only` names the flags to regard; None: all.
     """
     chosen = [flag for flag in flags if flag.field and (only is None or flag.name in only)]
     given = {flag.field: getattr(arguments, flag.dest or flag.name) for flag in chosen}
-    return [f"{field}={value}" for field, value in given.items() if value is not None]
+    return {
+        field: YamlText(value) if isinstance(value, str) else value
+        for field, value in given.items()
+        if value is not None
+    }
 
 
 CONFIG_OVERRIDE = Flag(
@@ -133,7 +138,7 @@ CONFIG_OVERRIDE = Flag(
 )
 
 
-def resolve_merged(config: str, text: str, overrides: list[str]) -> Resolved:
+def resolve_merged(config: str, text: str, overrides: Changes) -> Resolved:
     """Resolves a CONFIG with the text of --config_override merged into it, then overrides.
 
     Raises:
@@ -147,4 +152,4 @@ def resolve_merged(config: str, text: str, overrides: list[str]) -> Resolved:
         raise UserError(what, where="--config_override", fix="write --set FIELD=VALUE")
     content = read_text_file(path, where="--pipeline_config_path", fix="give a pipeline.config")
     reading = read_pipeline_config(content, str(path), name=path.stem, override=text)
-    return resolve_reading(reading, overrides, str(path))
+    return resolve_reading(reading, str(path), overrides)

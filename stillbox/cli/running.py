@@ -21,6 +21,7 @@ from stillbox.cli.arguments import (
     show_remarks,
     warn,
 )
+from stillbox.cli.overrides import set_words
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.resolve import Resolved
@@ -174,8 +175,8 @@ def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -
         value = getattr(arguments, name, None)
         # A verb for all checkpoints is followed by one for the best.
         selected += [f"--{name}", str(value)] if value and value != "all" else []
-    for option, values in (("--import", arguments.imports), ("--set", arguments.overrides)):
-        selected += [word for value in values for word in (option, value)]
+    selected += [word for value in arguments.imports for word in ("--import", value)]
+    selected += set_words(arguments.overrides)
     say_next(verb, *selected, *words)
 
 

@@ -1,11 +1,10 @@
 """`stillbox ssd_resnet34`: SSD ResNet-34's own command line.
 
-Flags become overrides of the recipe `ssd_resnet34`; `stillbox train`, `evaluate` and `predict` do
+Flags become changes of the recipe `ssd_resnet34`; `stillbox train`, `evaluate` and `predict` do
 the same with stillbox's own options. Training resumes the run in --model_dir, up to --epochs.
 """
 
 import argparse
-import json
 import math
 import shlex
 from collections.abc import Iterator
@@ -14,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stillbox.cli.arguments import add_overrides, add_processes, find_process_info, note
-from stillbox.cli.original_flags import Flag, add_flags, explain_flags, flag_overrides
+from stillbox.cli.original_flags import Flag, add_flags, explain_flags, flag_changes
+from stillbox.cli.overrides import set_words
 from stillbox.cli.running import batch_profiler, run_training, say, score_checkpoints
 from stillbox.devices.announcing import say_aside
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes, merged
 from stillbox.object_storage import local_path
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap
@@ -153,44 +154,45 @@ def steps_per_epoch(arguments: argparse.Namespace) -> int:
     return math.ceil(arguments.num_examples_per_epoch / arguments.batch_size)
 
 
-def training_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns the overrides for training.
+def training_changes(arguments: argparse.Namespace) -> Changes:
+    """Returns the changes for training.
 
     Raises:
         UserError: there are no records or no weights.
     """
     epoch = steps_per_epoch(arguments)
+    path = "train.optimizer.schedule"
     changes = {
+        **flag_changes(arguments, FLAGS, only=_TRAINING),
         "train.steps": arguments.steps or int(arguments.epochs) * epoch,
         "train.precision": {"bf16": "bfloat16", "fp32": "float32"}[arguments.dtype],
         "train.checkpoint_every": max(round(arguments.save_checkpoints_epochs * epoch), 1),
-        "data.repeat_first_batch": str(arguments.use_fake_data).lower(),
+        "data.repeat_first_batch": bool(arguments.use_fake_data),
         "data.workers": _workers(arguments),
         **{f"model.{part}.conv.regularizer.weight": arguments.weight_decay for part in _PARTS},
     }
-    schedule = [
-        f"train.optimizer.schedule.{name}={value}" for name, value in _schedule(arguments, epoch)
-    ]
-    texts = flag_overrides(arguments, FLAGS, only=_TRAINING)
-    texts += [f"{path}={value}" for path, value in changes.items()]
     if arguments.distributed_bn:
-        texts.append("model.backbone.conv.batch_norm.statistics=global")
-    weights = list(_weights(arguments.resnet_checkpoint, arguments.model_dir))
-    return [*texts, *schedule, *_records(arguments.data_dir, "train"), *weights]
+        changes["model.backbone.conv.batch_norm.statistics"] = "global"
+    return {
+        **changes,
+        **{f"{path}.{name}": value for name, value in _schedule(arguments, epoch)},
+        **_records(arguments.data_dir, "train"),
+        **_weights(arguments.resnet_checkpoint, arguments.model_dir),
+    }
 
 
-def evaluation_overrides(arguments: argparse.Namespace) -> list[str]:
-    """Returns the overrides for scoring.
+def evaluation_changes(arguments: argparse.Namespace) -> Changes:
+    """Returns the changes for scoring.
 
     Raises:
         UserError: there are no records.
     """
-    return [
-        f"evaluation.batch_size={arguments.batch_size}",
-        *flag_overrides(arguments, FLAGS, only=("eval_samples",)),
-        f"data.workers={_workers(arguments)}",
-        *_records(arguments.data_dir, "evaluation"),
-    ]
+    return {
+        "evaluation.batch_size": arguments.batch_size,
+        **flag_changes(arguments, FLAGS, only=("eval_samples",)),
+        "data.workers": _workers(arguments),
+        **_records(arguments.data_dir, "evaluation"),
+    }
 
 
 def _schedule(arguments: argparse.Namespace, epoch: int) -> Iterator[tuple[str, float]]:
@@ -210,8 +212,8 @@ def _workers(arguments: argparse.Namespace) -> int:
     return max(min(filter(None, [*bounds, arguments.threadpool_size])), 1)
 
 
-def _records(folder: Path, name: str) -> Iterator[str]:
-    """Yields the paths of the records, their label map and the number of its classes."""
+def _records(folder: Path, name: str) -> Changes:
+    """Returns the paths of the records, their label map and the number of its classes."""
     folder = local_path(folder, "--data_dir")
     prefix = {"train": "train", "evaluation": "val"}[name]
     patterns = [f"{prefix}*-of-*", f"{prefix}*.tfrecord", f"{prefix}*.record"]
@@ -221,20 +223,21 @@ def _records(folder: Path, name: str) -> Iterator[str]:
         raise UserError(f"there are no records {prefix}*", where=str(folder), fix=fix)
     own = folder / "label_map.pbtxt"
     label_map = str(own) if own.is_file() else "coco"
-    yield f"data.{name}.paths={json.dumps([str(folder / pattern)])}"
-    yield f"data.{name}.label_map={json.dumps(label_map)}"
-    yield f"model.num_classes={len(LabelMap.from_file(label_map))}"
+    return {
+        f"data.{name}.paths": [str(folder / pattern)],
+        f"data.{name}.label_map": label_map,
+        "model.num_classes": len(LabelMap.from_file(label_map)),
+    }
 
 
-def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
-    """Yields the overrides for the backbone's initial weights."""
+def _weights(checkpoint: str, model_directory: Path) -> Changes:
+    """Returns the changes for the backbone's initial weights."""
     if not checkpoint:
         note(
             "--resnet_checkpoint is empty: all layers start from random weights and are trained; "
             "on COCO that ends at an AP of about .17"
         )
-        yield "train.freeze=[]"
-        return
+        return {"train.freeze": []}
     from stillbox.checkpoints.model_directory import is_model_directory
 
     path = Path(checkpoint)
@@ -246,9 +249,9 @@ def _weights(checkpoint: str, model_directory: Path) -> Iterator[str]:
             fix="give a TF1 checkpoint or torchvision's resnet34 as .pth or .safetensors (see "
             "docs/weights.md), or '' to start from random weights",
         )
-    yield f"train.fine_tune.checkpoint={json.dumps(checkpoint)}"
-    if path.suffix in _TORCH_SUFFIXES:
-        yield "model.backbone.pool_padding=symmetric"
+    start = {"train.fine_tune.checkpoint": checkpoint}
+    padding = {"model.backbone.pool_padding": "symmetric"}
+    return start | (padding if path.suffix in _TORCH_SUFFIXES else {})
 
 
 def note_size(experiment: Experiment, arguments: argparse.Namespace) -> None:
@@ -288,14 +291,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    overrides = training_overrides(arguments)
+    changes = training_changes(arguments)
     if arguments.mode == "train_and_eval":
-        overrides += evaluation_overrides(arguments)
-        every = next(text for text in overrides if text.startswith("train.checkpoint_every="))
-        overrides.append(every.replace("checkpoint", "evaluate"))
-    arguments.config, arguments.overrides = _RECIPE, [*overrides, *arguments.overrides]
+        every = {"train.evaluate_every": changes["train.checkpoint_every"]}
+        changes = merged(changes, {**evaluation_changes(arguments), **every})
+    arguments.config, arguments.overrides = _RECIPE, merged(changes, arguments.overrides)
     words = ["stillbox", "train", _RECIPE, "--model-dir", str(arguments.model_dir)]
-    words += [word for text in arguments.overrides for word in ("--set", text)]
+    words += set_words(arguments.overrides)
     note(f"these flags are short for\n  {shlex.join(words)}")
     resolved = resolve(arguments.config, arguments.overrides)
     note_size(resolved.experiment, arguments)
@@ -306,12 +308,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     """Scores every checkpoint of the model directory without scores."""
     from stillbox.checkpoints.model_directory import ModelDirectory
     from stillbox.evaluation.history import HISTORY, read_history
-    from stillbox.experiment.resolve import with_overrides
+    from stillbox.experiment.resolve import changed
     from stillbox.training.watching import WatchPolicy
 
     directory = ModelDirectory.open(arguments.model_dir)
-    overrides = [*evaluation_overrides(arguments), *arguments.overrides]
-    experiment = with_overrides(directory.read_experiment(say_aside), overrides)
+    changes = merged(evaluation_changes(arguments), arguments.overrides)
+    experiment = changed(directory.read_experiment(say_aside), changes)
 
     def report(step: int, scores: "Scores") -> None:
         for name, value in scores.summary.items():

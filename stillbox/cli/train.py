@@ -1,7 +1,6 @@
 """`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
-import json
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import Resolved, read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
+from stillbox.experiment.updating import Changes, merged
 from stillbox.untrusted import named_path
 
 # YOLO's description of a data set, in its folder.
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
     if arguments.weights is not None:
-        arguments.overrides = [*_weights(arguments.weights), *arguments.overrides]
+        arguments.overrides = merged(_weights(arguments.weights), arguments.overrides)
     with training_place(arguments.model_dir, engine["engine"]) as place:
         if arguments.data:
             resolved = _plan(arguments, place.folder, engine)
@@ -177,22 +177,22 @@ def _nothing_to_train() -> UserError:
     return UserError("nothing says what to train", where="CONFIG", fix=fix)
 
 
-def _weights(text: str) -> list[str]:
-    """Returns the overrides that start training from weights; a wrong path is refused at once."""
+def _weights(text: str) -> Changes:
+    """Returns the changes that start training from weights; a wrong path is refused at once."""
     from stillbox.checkpoints.model_directory import is_model_directory
     from stillbox.checkpoints.packed import is_packed
 
     row = known_weights().get(text)
     if row is not None:
-        return list(row.overrides())
+        return row.changes()
     path = named_path(text)
     if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
         what = f"there are no weights {text!r}"
         raise UserError(what, where="--weights", fix=nearest(text, ["none", *known_weights()]))
     # Models of stillbox are detectors, whatever the recipe starts from.
     ours = is_model_directory(path) or is_packed(path)
-    whole = ["train.fine_tune.scope=detection", "train.fine_tune.load_heads=true"]
-    return [f"{CHECKPOINT}={json.dumps('' if text == 'none' else text)}", *(whole if ours else [])]
+    whole = {"train.fine_tune.scope": "detection", "train.fine_tune.load_heads": True}
+    return {CHECKPOINT: "" if text == "none" else text} | (whole if ours else {})
 
 
 def _refuse_data(config: str) -> None:

@@ -8,7 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stillbox.cli.arguments import add_bool, add_imports, add_option, parse_step, print_json
+from stillbox.cli.arguments import (
+    add_bool,
+    add_imports,
+    add_option,
+    parse_step,
+    print_json,
+)
+from stillbox.cli.overrides import set_words, setting_texts
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownWeights, known_weights, weight_families
 from stillbox.experiment.recipes import COCO, RecipeHeader, read_headers
@@ -157,7 +164,8 @@ def _describe(row: KnownWeights) -> dict[str, Any]:
     model = ", ".join(f"model.{path}: {value}" for path, value in row.model.items())
     return asdict(row) | {
         "files": files,
-        "overrides": row.overrides(),
+        "settings": setting_texts(row.settings),
+        "overrides": setting_texts(row.changes()),
         "taken_by": ", ".join(row.recipes) or f"configs with {model}",
         "classes": [item.name for item in LabelMap.from_file(row.label_map).items]
         if row.label_map
@@ -211,13 +219,12 @@ def _commands(row: KnownWeights, path: str = "") -> Iterator[str]:
     recipe = row.recipes[0] if row.recipes else "CONFIG"
     if row.scope == "detection":
         # A path says nothing of classes.
-        sets = "".join(f" --set {one}" for one in row.detector_overrides() if path)
-        yield f"stillbox predict {recipe} IMAGES --weights {path or row.name}{sets}"
+        sets = set_words(row.detector_changes()) if path else []
+        yield " ".join(["stillbox predict", recipe, "IMAGES --weights", path or row.name, *sets])
     if row.folded:
         yield _FOLDED
     else:
-        options = " ".join(f"--set {override}" for override in row.overrides(path))
-        yield f"stillbox train {recipe} {options}"
+        yield " ".join(["stillbox train", recipe, *set_words(row.changes(path))])
 
 
 def _save(arguments: argparse.Namespace) -> int:

@@ -4,12 +4,13 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from stillbox.experiment.schema import Model
+from stillbox.experiment.updating import Changes
 from stillbox.experiment.values import Value
 from stillbox.printing import size_text
 from stillbox.references import Setting
@@ -104,8 +105,8 @@ class KnownWeights:
     model: Mapping[str, Value]
     """Dotted paths in a model, and the values that it must have to take them."""
     recipes: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-    """Further overrides that these weights want."""
+    settings: Changes = field(default_factory=dict)
+    """Further fields that these weights want."""
     label_map: str = ""
     """The built-in label map of a detector's classes."""
     num_classes: int = 0
@@ -135,17 +136,17 @@ class KnownWeights:
         except AttributeError:
             return False
 
-    def detector_overrides(self) -> tuple[str, ...]:
-        """Returns the overrides that make a recipe the detector of these weights."""
+    def detector_changes(self) -> Changes:
+        """Returns the changes that make a recipe the detector of these weights."""
         if not self.num_classes:
-            return ()
-        classes = f"model.num_classes={self.num_classes}"
-        return (classes, f"data.evaluation.label_map={self.label_map}", *self.settings)
+            return {}
+        classes = {"model.num_classes": self.num_classes}
+        return classes | {"data.evaluation.label_map": self.label_map} | dict(self.settings)
 
-    def overrides(self, path: str = "") -> tuple[str, ...]:
-        """Returns the overrides that start training from them; `path`: where they lie."""
-        checkpoint = f"{_FIELD}.checkpoint={path or self.name}"
-        return (checkpoint, f"{_FIELD}.scope={self.scope}", *self.settings)
+    def changes(self, path: str = "") -> Changes:
+        """Returns the changes that start training from them; `path`: where they lie."""
+        start = {f"{_FIELD}.checkpoint": path or self.name, f"{_FIELD}.scope": self.scope}
+        return start | dict(self.settings)
 
 
 @functools.cache
@@ -193,7 +194,7 @@ def advise_weights(text: str, model: Model | None, scope: str = "") -> str:
     rows = suggest_weights(text, model, scope)
     lines = []
     for row in rows:
-        options = " ".join(str(Setting.parse(override)) for override in row.overrides())
+        options = " ".join(f"{Setting(*change)}" for change in row.changes().items())
         lines.append(
             f"`stillbox weights get {row.name}` downloads {row.about} from {row.files[0].address}, "
             f"and {options} takes it"

@@ -5,7 +5,6 @@ So each error is independent of those before it.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,7 +13,7 @@ from stillbox.errors import UserError
 from stillbox.experiment.pipeline_config.reader import NoModelError, read_block
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, Tree, find_config, open_config, overridden
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import NO_CHANGES, Changes, apply_changes
 from stillbox.references import Setting
 from stillbox.textformat.parser import Block, Field
 from stillbox.textformat.yaml_tree import Node
@@ -43,7 +42,7 @@ class ConfigErrors:
     """Sections of the experiment from which a field was removed."""
 
 
-def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> ConfigErrors:
+def find_refusals(config: str | Path, overrides: Changes = NO_CHANGES) -> ConfigErrors:
     """Reads a config as `resolve`, and returns all of its errors."""
     errors: list[UserError] = []
     try:
@@ -73,16 +72,16 @@ def find_refusals(config: str | Path, overrides: Sequence[str] = ()) -> ConfigEr
     kept, more = _apply(reading, overrides)
     sections = frozenset(_SECTIONS.get(name, name) for name in cutter.touched)
     touched = sections | {_section_of(error) for error in more}
-    return ConfigErrors((*errors, *more), overridden(reading, kept, str(path)), touched)
+    return ConfigErrors((*errors, *more), overridden(reading, str(path), kept), touched)
 
 
-def _apply(reading: Reading, overrides: Sequence[str]) -> tuple[list[str], list[UserError]]:
-    """Returns the overrides that can be applied, and why others cannot."""
-    experiment, errors, kept = reading.experiment, [], []
-    for override in overrides:
+def _apply(reading: Reading, changes: Changes) -> tuple[Changes, list[UserError]]:
+    """Returns the changes that can be applied, and why others cannot."""
+    experiment, errors, kept = reading.experiment, list[UserError](), dict[str, object]()
+    for path, value in changes.items():
         try:
-            experiment = apply_overrides(experiment, [override], {})
-            kept.append(override)
+            experiment = apply_changes(experiment, {path: value})
+            kept[path] = value
         except UserError as error:
             errors.append(error)
     return kept, errors

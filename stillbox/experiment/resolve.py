@@ -3,7 +3,7 @@ name.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from stillbox.experiment.reading import READERS, Reading
 from stillbox.experiment.recipes import recipe_names, recipe_path
 from stillbox.experiment.run_length import resolve_schedule
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.updating import apply_changes, apply_overrides
+from stillbox.experiment.updating import NO_CHANGES, Changes, apply_changes
 from stillbox.experiment.yaml_config import CHECKPOINTS, input_paths, place_paths, read_tree
 from stillbox.object_storage import local_path, name_buckets, note_stored_buckets
 from stillbox.references import Command, Setting, references
@@ -116,40 +116,39 @@ class Resolved(Reading):
     """The file that was read."""
 
 
-def resolve(config: str | Path, overrides: Sequence[str] = ()) -> Resolved:
+def resolve(config: str | Path, overrides: Changes = NO_CHANGES) -> Resolved:
     """Reads an experiment of any dialect.
 
     Args:
         config: a recipe's name, a `pipeline.config` in text format, or YAML: an experiment, the
             parameter dictionary of "Object Detection Models on TPU", or an experiment of
             TensorFlow Model Garden.
-        overrides: texts of the form `path=value`, see `updating.apply_overrides`.
+        overrides: dotted field -> value, see `updating.apply_changes`.
 
     Raises:
         UserError: there is no such file or recipe, it cannot be read, or it contradicts itself.
     """
-    path = find_config(config)
-    return resolve_reading(_read_named(path), overrides, str(path))
+    return resolve_reading(*read_written(config), overrides)
 
 
-def resolve_reading(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
+def resolve_reading(reading: Reading, source: str, overrides: Changes = NO_CHANGES) -> Resolved:
     """Applies overrides to an experiment that is read already, and checks it.
 
     Raises:
         UserError: the experiment contradicts itself.
     """
-    read = overridden(reading, overrides, source)
+    read = overridden(reading, source, overrides)
     rules.check(read.experiment, read.origins)
     warnings = rules.warnings_about(read.experiment, read.origins)
     return replace(read, warnings=(*read.warnings, *warnings))
 
 
-def read_experiment(config: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def read_experiment(config: str | Path, overrides: Changes = NO_CHANGES) -> Experiment:
     """Reads an experiment of any dialect; arguments and errors as of `resolve`."""
     return resolve(config, overrides).experiment
 
 
-def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
+def changed(experiment: Experiment, changes: Changes) -> Experiment:
     """Returns an experiment with other values, such as `{"train.batch_size": 8}`.
 
     Args:
@@ -159,20 +158,10 @@ def changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment
     Raises:
         UserError: an unknown field, a wrong value, or values that contradict each other.
     """
-    read = Reading(experiment=apply_changes(experiment, changes), origins={})
-    return resolve_reading(read, (), "").experiment
+    return resolve_reading(Reading(experiment=experiment, origins={}), "", changes).experiment
 
 
-def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
-    """Returns an experiment with overrides.
-
-    Raises:
-        UserError: an unknown path, a value of the wrong type, or the result contradicts itself.
-    """
-    return resolve_reading(Reading(experiment=experiment, origins={}), overrides, "").experiment
-
-
-def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) -> Resolved:
+def read_config(config: str | Path | Experiment, overrides: Changes = NO_CHANGES) -> Resolved:
     """Reads an experiment without checking it against any rule.
 
     The warnings are those of the reader alone. Everything else is as with `resolve`. An experiment
@@ -181,10 +170,15 @@ def read_config(config: str | Path | Experiment, overrides: Sequence[str] = ()) 
     Raises:
         UserError: there is no such file or recipe, or it cannot be read.
     """
+    return overridden(*read_written(config), overrides)
+
+
+def read_written(config: str | Path | Experiment) -> tuple[Reading, str]:
+    """Returns a config as it is written, and its file; arguments and errors as of `read_config`."""
     if isinstance(config, Experiment):
-        return overridden(Reading(experiment=config, origins={}), overrides, "")
+        return Reading(experiment=config, origins={}), ""
     path = find_config(config)
-    return overridden(_read_named(path), overrides, str(path))
+    return _read_named(path), str(path)
 
 
 def _read_named(path: Path) -> Reading:
@@ -196,11 +190,11 @@ def _read_named(path: Path) -> Reading:
     return reading
 
 
-def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resolved:
+def overridden(reading: Reading, source: str, overrides: Changes = NO_CHANGES) -> Resolved:
     """Returns an experiment with overrides, and with the schedule that follows from its steps."""
     # Overrides come before the rules: they can mend a file.
     origins = dict(reading.origins)
-    changed = apply_overrides(reading.experiment, overrides, origins)
+    changed = apply_changes(reading.experiment, overrides, origins)
     experiment, shortened = resolve_schedule(changed)
     return Resolved(
         experiment=experiment,
@@ -211,21 +205,22 @@ def overridden(reading: Reading, overrides: Sequence[str], source: str) -> Resol
     )
 
 
-def _still_true(
-    texts: Iterable[str], reading: Reading, overrides: Sequence[str]
-) -> tuple[str, ...]:
-    """Leaves out what a reader says of fields that overrides set: of their places in the file, and
-    of settings that it names."""
-    paths = {override.partition("=")[0].strip() for override in overrides}
+def _still_true(texts: Iterable[str], reading: Reading, overrides: Changes) -> tuple[str, ...]:
+    """Leaves out what a reader says of fields that overrides set.
+
+    A text says something of the field at its place in the file, and of the settings that it names.
+    """
     places = tuple(
         f"{place}: "
         for field, place in reading.origins.items()
-        if any(_overlap(field, path) for path in paths)
+        if any(_overlap(field, path) for path in overrides)
     )
 
     def concerns(text: str) -> bool:
-        named = [one.path for one in references(text) if isinstance(one, Setting)]
-        return text.startswith(places) or any(_overlap(n, path) for n in named for path in paths)
+        named = [setting.path for setting in references(text) if isinstance(setting, Setting)]
+        return text.startswith(places) or any(
+            _overlap(field, path) for field in named for path in overrides
+        )
 
     return tuple(text for text in texts if not concerns(text))
 
@@ -242,12 +237,12 @@ def is_recipe(config: str | Path | Experiment) -> bool:
     return not Path(config).is_file()
 
 
-def classes_of_weights(config: str | Path | Experiment, weights: str | Path) -> tuple[str, ...]:
-    """Returns the overrides that give a recipe the classes of a detector's weights by name."""
+def classes_of_weights(config: str | Path | Experiment, weights: str | Path) -> Changes:
+    """Returns the changes that give a recipe the classes of a detector's weights by name."""
     row = known_weights().get(str(weights))
     if row is None or Path(weights).exists() or not is_recipe(config):
-        return ()
-    return row.detector_overrides()
+        return NO_CHANGES
+    return row.detector_changes()
 
 
 def find_config(config: str | Path) -> Path:

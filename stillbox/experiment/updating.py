@@ -1,7 +1,7 @@
 """Merges plain values into an experiment, strictly typed by the schema.
 
 `convert` takes a scalar of a tree to the type of a field. The one operation on experiments is
-`update`. A file is merged into the defaults or into a recipe, and `--set a.b.c=value` into what was
+`update`. A file is merged into the defaults or into a recipe, and changes of fields into what was
 read. Fields that a tree does not mention keep their values.
 """
 
@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeAlias
 
 from stillbox import numerals
 from stillbox.errors import UserError, nearest
@@ -20,7 +20,7 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import Hint, Value, choices, field_marks, field_types, leaf_paths
 from stillbox.object_storage import name_buckets
-from stillbox.references import Parameter, Setting
+from stillbox.references import Setting
 from stillbox.textformat.yaml_tree import Node, compose
 
 WANTED: dict[Hint, str] = {
@@ -322,46 +322,49 @@ def _unknown(
     return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))
 
 
-def apply_overrides(
-    experiment: Experiment, overrides: Sequence[str], origins: dict[str, str]
-) -> Experiment:
-    """Applies overrides in order; a later one wins.
+Changes: TypeAlias = Mapping[str, object]
+"""Dotted field -> value; lists and sections are sequences and mappings."""
+NO_CHANGES: Changes = types.MappingProxyType({})
 
-    Values are YAML. A bare value stands for a list of one, a number addresses an element
-    (`train.augmentations.0.probability=0.3`), and a new `kind` takes that variant's defaults.
+
+class YamlText(str):
+    """A value as a person types it: YAML, unless its field is a text."""
+
+
+def apply_changes(
+    experiment: Experiment, changes: Changes, origins: dict[str, str] | None = None
+) -> Experiment:
+    """Applies changes in order.
+
+    A bare value stands for a list of one, a number addresses an element
+    (`train.augmentations.0.probability`), and a new `kind` takes that variant's defaults.
 
     Args:
         experiment: what they change.
-        overrides: texts of the form `path=value`.
+        changes: the new values.
         origins: dotted path -> where; brought up to date.
 
     Raises:
         UserError: an unknown path or a value of the wrong type.
     """
-    for override in overrides:
-        name_buckets(override)
-        experiment = update(experiment, _parse(override), origins)
-    return experiment
-
-
-def apply_changes(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
-    """Applies changes in order; a later one wins.
-
-    Args:
-        experiment: what they change.
-        changes: dotted path -> value; lists and sections are sequences and mappings.
-
-    Raises:
-        UserError: an unknown path or a value of the wrong type.
-    """
+    origins = {} if origins is None else origins
     for path, value in changes.items():
-        node = _at_path(path.split("."), _node_of(value, path))
-        experiment = update(experiment, node, {})
+        where = str(Setting(path, value))
+        name_buckets(where)
+        node = _at_path(path.split("."), _node_of(value, where))
+        experiment = update(experiment, node, origins)
     return experiment
+
+
+def merged(first: Changes, then: Changes) -> Changes:
+    """Returns changes followed by others, which win."""
+    return {path: value for path, value in first.items() if path not in then} | dict(then)
 
 
 def _node_of(value: object, where: str) -> Node:
     """Returns a value as the tree that YAML would have of it."""
+    if isinstance(value, YamlText):
+        return _parse(value, where)
     if isinstance(value, Mapping):
         return Node({str(name): _node_of(item, where) for name, item in value.items()}, where)
     if isinstance(value, list | tuple):
@@ -376,17 +379,7 @@ def _at_path(names: Sequence[str], node: Node) -> Node:
     return node
 
 
-def _parse(override: str) -> Node:
-    path, equals, text = override.partition("=")
-    where = str(Setting(path, text)) if equals else str(Parameter("set", override))
-    names = path.strip().split(".")
-    if not equals or not all(names):
-        what = "an override is a path, an equals sign and a value"
-        raise UserError(what, where=where, fix=f"for example {Setting('train.batch_size', 8)}")
-    return _at_path(names, _parse_value(text, where))
-
-
-def _parse_value(text: str, where: str) -> Node:
+def _parse(text: str, where: str) -> Node:
     try:
         value = compose(text, where, lines=False).value
     except UserError:

@@ -1,7 +1,6 @@
 """The length of a run as the command line gives it: steps, or passes over the records."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stillbox.errors import UserError
@@ -9,6 +8,7 @@ from stillbox.experiment.resolve import Resolved, resolve_reading
 from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.run_length import with_steps
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.records.source import ExampleSource
 from stillbox.references import Parameter
 
@@ -19,7 +19,7 @@ _STRETCHED = ("train.optimizer.", "train.augmentations.", "train.quantization")
 
 def set_length(
     read: Resolved,
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     *,
     steps: int | None = None,
     epochs: float | None = None,
@@ -40,7 +40,7 @@ def set_length(
             itself.
     """
     if steps is None and epochs is None:
-        return resolve_reading(read, (), read.source)
+        return resolve_reading(read, read.source)
     option = f"{Parameter('steps')}" if epochs is None else f"{Parameter('epochs')}"
     if steps is not None and epochs is not None:
         raise UserError(
@@ -48,7 +48,7 @@ def set_length(
             where=Parameter("epochs"),
             fix=f"leave {Parameter('steps')} or it out",
         )
-    if any(override.partition("=")[0].strip() == "train.steps" for override in overrides):
+    if "train.steps" in overrides:
         raise UserError(
             "a run has one length", where=option, fix="leave train.steps out of what is set"
         )
@@ -57,8 +57,8 @@ def set_length(
         raise UserError(f"a run of {length} is none", where=option, fix=f"for example {option} 10")
     steps = int(length) if epochs is None else steps_of(read.experiment, length)
     longer = replace(read, experiment=with_steps(read.experiment, steps))
-    fixed = [text for text in overrides if text.strip().startswith(_STRETCHED)]
-    return resolve_reading(longer, fixed, read.source)
+    fixed = {path: value for path, value in overrides.items() if path.startswith(_STRETCHED)}
+    return resolve_reading(longer, read.source, fixed)
 
 
 def steps_of(experiment: Experiment, epochs: float) -> int:

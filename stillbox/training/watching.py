@@ -52,10 +52,10 @@ def load_scored(
         UserError: it is damaged or gone, or belongs to another model than the experiment.
     """
     settings = experiment.evaluation
-    overrides = [
-        f"evaluation.use_ema={str(settings.use_ema).lower()}",
-        f"evaluation.precision={settings.precision}",
-    ]
+    overrides = {
+        "evaluation.use_ema": settings.use_ema,
+        "evaluation.precision": settings.precision,
+    }
     model = load_trained(directory, step=step, overrides=overrides)
     changed = [
         f"{path}: {old!r} -> {new!r}"

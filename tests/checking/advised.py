@@ -2,10 +2,11 @@
 
 from functools import cache
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules.rule import RULES, look_at
 from stillbox.experiment.schema import Model
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from tests.small import SMALL
 
 RECIPE = "ssd_mobilenet_v1_fpn_640x640"
@@ -34,5 +35,5 @@ def advice_of(function, overrides):
     small = "model.resizer.height=64" in overrides
     resolved = _resolve("ssd_mobilenet_v1_300x300" if small else RECIPE)
     origins = {path: where for path, where in resolved.origins.items() if "fine_tune" not in path}
-    experiment = apply_overrides(resolved.experiment, overrides, origins)
+    experiment = apply_changes(resolved.experiment, changes_of(overrides), origins)
     return findings_of(function, experiment, origins)

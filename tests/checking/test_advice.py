@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.checking.advice import files, models, training
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.recipes import recipe_names
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules.rule import RULES, apply_rules
@@ -361,10 +362,12 @@ def test_label_maps_of_both_sets_agree(label_map):
 def test_the_label_map_of_a_set_without_records_is_not_used(label_map):
     """The recipe's own is coco; with it the fix would be a model of 80 classes for one."""
     changes = [f"data.train.label_map={label_map('m.pbtxt', 'cow')}", "model.num_classes=1"]
-    experiment = resolve("ssd_resnet34", changes).experiment
+    experiment = resolve("ssd_resnet34", changes_of(changes)).experiment
     assert not findings_of(files.label_maps_fit, experiment)
     assert not findings_of(files.label_maps_agree, experiment)
-    scored = resolve("ssd_resnet34", [*changes, "data.evaluation.paths=val.record"]).experiment
+    scored = resolve(
+        "ssd_resnet34", changes_of([*changes, "data.evaluation.paths=val.record"])
+    ).experiment
     assert findings_of(files.label_maps_fit, scored)
     assert findings_of(files.label_maps_agree, scored)
 
@@ -427,7 +430,7 @@ def test_patterns_that_match_nothing_or_everything_are_errors():
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_recipes_get_no_warnings(recipe):
-    resolved = resolve(recipe, ["train.fine_tune.checkpoint="])
+    resolved = resolve(recipe, changes_of(["train.fine_tune.checkpoint="]))
     found = [
         advice
         for advice in apply_rules(resolved.experiment, "checking", resolved.origins)

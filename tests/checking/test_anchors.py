@@ -23,11 +23,12 @@ from stillbox.checking.anchor_shapes import (
 )
 from stillbox.checking.anchors import conclusions, coverage_tables, examine_anchors, overlap_figure
 from stillbox.checking.data import TruthBoxes, read_truth
+from stillbox.cli.overrides import setting_texts
 from stillbox.evaluation.charts import figure_png
 from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.models.anchors import anchors_per_location, build_anchors
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
@@ -100,11 +101,11 @@ def test_an_experiment_with_the_suggestion_has_its_coverage(scenes, report):
     small = "model.anchors.scales=[0.02, 0.04]"
     found = report(small)
     assert found.suggestion is not None
-    better = report(small, *found.suggestion.overrides)
+    better = report(small, *setting_texts(found.suggestion.changes))
     assert better.sizes[0].recall_50 == pytest.approx(found.suggestion.coverage.recall_50)
     assert better.sizes[0].mean_iou == pytest.approx(found.suggestion.coverage.mean_iou, abs=1e-6)
     assert better.sizes[0].recall_50 > found.sizes[0].recall_50
-    check(apply_overrides(small_experiment(scenes), found.suggestion.overrides, {}), {})
+    check(apply_changes(small_experiment(scenes), found.suggestion.changes, {}), {})
 
 
 def test_nothing_is_suggested_twice(report):
@@ -113,7 +114,7 @@ def test_nothing_is_suggested_twice(report):
         found = report("model.anchors.scales=[0.02, 0.04]", *overrides)
         if found.suggestion is None:
             break
-        overrides += found.suggestion.overrides
+        overrides += setting_texts(found.suggestion.changes)
     assert found.suggestion is None
     assert "No other values that were tried" in conclusions(found)[-1]
 
@@ -130,7 +131,7 @@ def test_a_suggestion_has_the_path_of_the_anchors():
     anchors = schema.MultiscaleAnchors(min_level=3, max_level=3, anchor_scale=1.0)
     given = {"maps": ((12, 12),), "image": (100, 100), "where": "model.proposals.anchors"}
     suggestion, _ = suggest(anchors, boxes, sides, cluster_shapes(sides), **given)
-    assert all(one.startswith("model.proposals.anchors.") for one in suggestion.overrides)
+    assert all(one.startswith("model.proposals.anchors.") for one in suggestion.changes)
 
 
 def test_unmatched_boxes_are_forced_or_background(report):
@@ -154,7 +155,7 @@ def test_a_report_has_levels_and_plain_values(report):
     plain = json.loads(json.dumps(report("model.anchors.scales=[0.02, 0.04]").to_dict()))
     assert plain["sizes"][0]["name"] == "all"
     assert plain["shapes"][0].keys() == {"height", "width", "share"}
-    assert plain["suggestion"]["overrides"]
+    assert plain["suggestion"]["changes"]
     found = report("model.anchors={kind: flexible_grid, grids: [{}, {sizes: [9], "
                    "aspect_ratios: [2]}]}")  # fmt: skip
     assert [row.name for row in found.maps] == ["map 1, 32x32", "map 2, 16x16"]

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from stillbox.checking import memory_estimate
 from stillbox.checking.config import ConfigCheck, check_config
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check_trainable
@@ -34,7 +35,7 @@ def config(tmp_path, monkeypatch):
             assert old in text
             text = text.replace(old, new, 1)
         (tmp_path / "p.config").write_text(text)
-        return check_config("p.config", overrides, **options)
+        return check_config("p.config", changes_of(overrides), **options)
 
     return check
 
@@ -83,7 +84,7 @@ def test_a_label_map_that_is_no_file_is_an_error(tmp_path):
     (tmp_path / "nul").write_bytes(b"item { id: 1 name: 'a\0' }")
     for name, what in (("", "is a folder"), ("pipe", "is a pipe"), ("nul", "has a NUL byte")):
         settings = [f"data.train.label_map={tmp_path / name}"]
-        check = check_config("demo_scenes", settings, records="none")
+        check = check_config("demo_scenes", changes_of(settings), records="none")
         (finding,) = (one for one in check.findings if one.severity == "error")
         assert what in finding.what
         assert "label_map" in finding.origin
@@ -93,7 +94,7 @@ def test_unreadable_configs_illegal_sizes_and_single_shards_are_found(config):
     (finding,) = config(("num_classes", "num_clases")).findings
     assert (finding.severity, finding.origin) == ("error", "p.config:4:5")
     assert finding.fix == "did you mean 'num_classes'?"
-    check = check_config("ssd_mobilenet_v1_fpn_640x640", ["model.resizer.height=600"])
+    check = check_config("ssd_mobilenet_v1_fpn_640x640", changes_of(["model.resizer.height=600"]))
     (error,) = (finding for finding in check.findings if finding.severity == "error")
     assert "the nearest sides that do are 576 and 608" in error.fix
     check = config(overrides=["data.train.paths=a.record-00000-of-00010"], records="none")
@@ -133,17 +134,19 @@ def test_advice_is_given_only_where_no_rule_is_broken(config):
 
 def test_records_that_are_present_are_checked(scenes):
     sound = small_overrides(scenes, "train.freeze=[]")
-    check = check_config("demo_scenes", sound)
+    check = check_config("demo_scenes", changes_of(sound))
     notes = [what for _, what in said(check, "note")]
     assert not said(check, "error")
     assert any("10 of 10 records checked" in what for what in notes)
     assert any("6 of 6 records checked" in what for what in notes)
-    assert not any("records checked" in f.what for f in
-                   check_config("demo_scenes", sound, records="none").findings)  # fmt: skip
+    unread = check_config("demo_scenes", changes_of(sound), records="none").findings
+    assert not any("records checked" in finding.what for finding in unread)
 
 
 def test_boxes_beyond_the_limit_are_counted(scenes):
-    check = check_config("demo_scenes", small_overrides(scenes, "data.train.max_boxes=1"))
+    check = check_config(
+        "demo_scenes", changes_of(small_overrides(scenes, "data.train.max_boxes=1"))
+    )
     (finding,) = (f for f in check.findings if f.path == "data.train.max_boxes")
     assert finding.severity == "warning"
     assert "boxes of one image" in finding.what
@@ -158,7 +161,7 @@ def test_boxes_beyond_the_limit_are_counted(scenes):
 
 def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
     def about(*overrides):
-        check = check_config("demo_scenes", small_overrides(scenes, *overrides))
+        check = check_config("demo_scenes", changes_of(small_overrides(scenes, *overrides)))
         return [f for f in check.findings if f.path == "data.train.max_boxes"]
 
     source = ExampleSource(
@@ -176,7 +179,7 @@ def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
 
 
 def test_records_with_classes_that_do_not_fit_are_errors(scenes):
-    check = check_config("demo_scenes", small_overrides(scenes, "model.num_classes=2"))
+    check = check_config("demo_scenes", changes_of(small_overrides(scenes, "model.num_classes=2")))
     errors = [what for _, what in said(check, "error")]
     assert any("goes up to id 6, the model has 2 classes" in what for what in errors)
     assert any("class id above num_classes" in what for what in errors)
@@ -238,7 +241,7 @@ def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
 
 def test_padding_beyond_any_memory_is_traced_at_a_small_size():
     overrides = [*SMALL, "model.pad_to_multiple=16384", "data.train.paths=[]"]
-    found = check_config("ssd_mobilenet_v1_300x300", overrides, records="none")
+    found = check_config("ssd_mobilenet_v1_300x300", changes_of(overrides), records="none")
     # It is traced at 1,024 and taken 16^2 times: 4 images of 16,384^2 pixels.
     assert any(
         re.search(r"at least 436\.\d\d GiB of memory \(activations", finding.what)
@@ -255,7 +258,7 @@ def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
             patch.setattr(module, limit, 9)
             memory_estimate._traced.cache_clear()
             overrides = [*SMALL, "train.freeze=[backbone]"]
-            found = check_config("ssd_mobilenet_v1_300x300", overrides, records="none")
+            found = check_config("ssd_mobilenet_v1_300x300", changes_of(overrides), records="none")
         errors = [finding for finding in found.findings if finding.severity == "error"]
         assert len(errors) == 1
         assert what in errors[0].what
@@ -276,9 +279,9 @@ def test_anchors_are_counted_before_they_are_made():
     ],
 )
 def test_what_no_data_mends_is_an_error_as_of_training(overrides, path):
-    check = check_config("faster_rcnn_resnet50_v1_640x640", overrides, records="none")
+    check = check_config("faster_rcnn_resnet50_v1_640x640", changes_of(overrides), records="none")
     assert [one.path for one in check.findings if one.severity == "error"] == [path]
-    experiment = resolve("faster_rcnn_resnet50_v1_640x640", overrides)
+    experiment = resolve("faster_rcnn_resnet50_v1_640x640", changes_of(overrides))
     with refused("data.train.paths"):
         check_trainable(experiment.experiment, {})
 

@@ -15,6 +15,7 @@ from stillbox.checking.memory_verdict import (
     refuse_shortage,
     this_machine,
 )
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import read_config
 from stillbox.models.build import build_detector
@@ -28,7 +29,7 @@ RECORDS = ("data.train.paths=t.record", "data.evaluation.paths=e.record")
 
 
 def small(*overrides):
-    return read_config("demo_scenes", [*SMALL, *RECORDS, *overrides]).experiment
+    return read_config("demo_scenes", changes_of([*SMALL, *RECORDS, *overrides])).experiment
 
 
 def test_a_small_run_fits():

@@ -26,10 +26,12 @@ from stillbox.checking.planning_records import (
     refuse_other_source,
     write_source,
 )
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import rules
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import read_config
+from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.records.label_map import LabelMap
@@ -67,23 +69,23 @@ FREE = "train.fine_tune.checkpoint="
 )
 def test_the_recipe_is_one_that_takes_the_weights(weights, picked):
     chosen = planning.Choice(SMALL, "it is small")
-    found = planning._recipe_for_weights(chosen, ["train.steps=3", f"{FREE}{weights}"])
+    found = planning._recipe_for_weights(chosen, {"train.steps": 3, CHECKPOINT: weights})
     assert found.value == picked
-    assert planning._recipe_for_weights(chosen, []) == chosen
+    assert planning._recipe_for_weights(chosen, {}) == chosen
 
 
 def test_weights_that_no_recipe_takes_are_refused_with_what_does():
     chosen = planning.Choice(SMALL, "it is small")
     with refused("train.fine_tune.checkpoint", "ssd_inception_v2_coco") as error:
-        planning._recipe_for_weights(chosen, [f"{FREE}ssd_inception_v2_coco"])
+        planning._recipe_for_weights(chosen, {CHECKPOINT: "ssd_inception_v2_coco"})
     assert "pipeline.config" in str(error.value)
 
 
 def test_weights_with_folded_norms_are_not_picked(monkeypatch):
     monkeypatch.setattr(planning, "find_weights", lambda name: Path(name))
     experiment = read_config("ssdlite_mobilenet_v2_coco").experiment
-    (first, *_) = planning.first_weights(experiment, lambda line: None)
-    assert first == f"{FREE}ssdlite_mobilenet_v2_coco"
+    changes = planning.first_weights(experiment, lambda line: None)
+    assert changes[CHECKPOINT] == "ssdlite_mobilenet_v2_coco"
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ def test_weights_on_the_machine_decide_between_small_recipes(monkeypatch, here, 
     ],
 )
 def test_batches_suit_the_data_and_the_memory(images, machine, size, reason):
-    small = read_config("demo_scenes", SMALL_MODEL).experiment
+    small = read_config("demo_scenes", changes_of(SMALL_MODEL)).experiment
     choice = choose_batch(small, stats(images=images), machine)
     assert (int(choice.value), reason in choice.reason) == (size, True), choice
 
@@ -175,7 +177,7 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     ],
 )
 def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
-    experiment, lines = plan(overrides=[f"train.fine_tune.checkpoint={given}"])
+    experiment, lines = plan(overrides=changes_of([f"train.fine_tune.checkpoint={given}"]))
     assert experiment.train.fine_tune.checkpoint == given
     assert f"weights to start from: {said}" in lines
     assert "warning: random weights" not in lines
@@ -192,13 +194,13 @@ def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch
     sizes.clear()
     small = "model.resizer={kind: fixed_shape, height: 64, width: 64}"
     changes = ["model.backbone.depth=101", small]
-    assert not plan("retinanet", overrides=changes)[0].train.fine_tune.checkpoint
+    assert not plan("retinanet", overrides=changes_of(changes))[0].train.fine_tune.checkpoint
     assert set(sizes) == {(64, 64)}
 
 
 def test_what_is_said_on_the_command_line_wins(plan):
     overrides = ["train.batch_size=4", "train.evaluate_every=7"]
-    experiment, said = plan(overrides=overrides, epochs=2)
+    experiment, said = plan(overrides=changes_of(overrides), epochs=2)
     train = experiment.train
     assert (train.batch_size, train.steps, train.evaluate_every) == (4, 5, 7)
     assert train.optimizer.schedule.learning_rate == pytest.approx(
@@ -215,7 +217,7 @@ def test_the_batch_and_length_of_a_recipe_are_fitted(plan, scenes):
     assert "recipe " not in said
     assert "batch 8: " in said
     assert "epochs: 300 steps" in said
-    experiment, _ = plan("demo_scenes", overrides=["train.batch_size=4"], steps=30)
+    experiment, _ = plan("demo_scenes", overrides=changes_of(["train.batch_size=4"]), steps=30)
     assert (experiment.train.batch_size, experiment.train.steps) == (4, 30)
 
 
@@ -235,11 +237,12 @@ def test_images_that_are_mixed_have_room_for_the_boxes_of_all(plan, tmp_path, co
         config.write_text(to_yaml(read_config("demo_scenes").experiment))
     mixed = "train.augmentations=[mosaic, mixup]"
     alone, room = (
-        plan(config, overrides=words)[0].data for words in (["train.augmentations=[]"], [mixed])
+        plan(config, overrides=changes_of(words))[0].data
+        for words in (["train.augmentations=[]"], [mixed])
     )
     assert room.train.max_boxes == 5 * alone.train.max_boxes
     assert room.evaluation.max_boxes == alone.evaluation.max_boxes
-    given, _ = plan(config, overrides=[mixed, "data.train.max_boxes=30"])
+    given, _ = plan(config, overrides=changes_of([mixed, "data.train.max_boxes=30"]))
     assert given.data.train.max_boxes == 30
 
 
@@ -301,12 +304,12 @@ def test_a_run_of_another_recipe_is_refused(plan, scenes, tmp_path):
 
 def test_the_settings_of_a_recipe_s_weights_are_no_other_model(plan, tmp_path):
     (tmp_path / "run/checkpoints/3").mkdir(parents=True)
-    weights = known_weights()["torchvision_resnet50"].overrides()
+    weights = known_weights()["torchvision_resnet50"].changes()
     kept = read_config("retinanet", weights).experiment
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
     assert plan("retinanet")[0].model == kept.model
     with pytest.raises(UserError, match=r"pool_padding: .symmetric. -> .same."):
-        plan("retinanet", overrides=["model.backbone.pool_padding=same"])
+        plan("retinanet", overrides=changes_of(["model.backbone.pool_padding=same"]))
 
 
 def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_path):
@@ -315,7 +318,7 @@ def test_a_run_of_somebody_else_sets_nothing_of_the_machine(plan, scenes, tmp_pa
     (tmp_path / "run/experiment.yaml").write_text(to_yaml(kept))
     experiment, _ = plan()
     assert (experiment.train.loggers, experiment.data.workers) == (("tensorboard",), None)
-    experiment, _ = plan(overrides=["data.workers=3"])
+    experiment, _ = plan(overrides=changes_of(["data.workers=3"]))
     assert experiment.data.workers == 3
 
 
@@ -353,7 +356,7 @@ def test_records_without_texts_say_how_a_label_map_is_written(plan, tmp_path):
 )
 def test_misspelt_words_are_noticed_before_a_folder_is_read(plan, config, overrides, said):
     with pytest.raises(UserError, match=said):
-        plan(config, data="nowhere", overrides=overrides)
+        plan(config, data="nowhere", overrides=changes_of(overrides))
 
 
 def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
@@ -373,7 +376,7 @@ def test_records_that_are_not_of_training_are_refused(plan, tmp_path):
     ],
 )
 def test_a_folder_and_weights_by_name_have_a_recipe(plan, name, recipe):
-    experiment, said = plan(overrides=known_weights()[name].overrides())
+    experiment, said = plan(overrides=known_weights()[name].changes())
     assert experiment.name == recipe
     assert f"recipe {recipe}: the weights {name} are for it" in said
     assert experiment.train.fine_tune.checkpoint == name

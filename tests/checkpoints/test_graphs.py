@@ -11,6 +11,7 @@ from stillbox.checkpoints.graphs.tfjs import TfjsModel
 from stillbox.checkpoints.graphs.tflite import Table, TfliteModel
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.weights_file import open_weights
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.tflite.metadata import _write
@@ -23,7 +24,7 @@ EPSILON = 0.001
 
 
 def small_model(*overrides):
-    return resolve("demo_scenes", (*SMALL, *overrides)).experiment.model
+    return resolve("demo_scenes", changes_of((*SMALL, *overrides))).experiment.model
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from stillbox.checkpoints.saving import save_weights
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
 from stillbox.checkpoints.trained import load_trained
 from stillbox.checkpoints.weights_file import open_weights
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
@@ -87,7 +88,7 @@ def test_a_checkpoint_can_be_chosen_and_the_newest_is_loaded_where_none_was_mark
 
 
 def test_overrides_change_the_stored_experiment(directory):
-    model = load_trained(directory, overrides=["evaluation.use_ema=false", "name=mine"])
+    model = load_trained(directory, overrides=changes_of(["evaluation.use_ema=false", "name=mine"]))
     assert values(model) == {2.0}
     assert model.experiment.name == "mine"
 
@@ -100,11 +101,11 @@ def test_overrides_that_the_weights_do_not_fit_are_refused(directory):
         ("model.classes=3", "has no field 'classes'"),
     ):
         with pytest.raises(UserError, match=message):
-            load_trained(directory, overrides=[override])
+            load_trained(directory, overrides=changes_of([override]))
 
 
 def test_a_loaded_model_detects_in_batches_of_any_size(settings, directory):
-    model = load_trained(directory, overrides=["evaluation.use_ema=false"])
+    model = load_trained(directory, overrides=changes_of(["evaluation.use_ema=false"]))
     _, params, stats = split_detector(build_detector(settings.model, seed=1))
     model.params.update(params)
     model.stats.update(stats)
@@ -164,7 +165,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(directory):
     assert repr(name) in caught.value.what
     assert "an earlier checkpoint" in caught.value.fix
     # The parameters themselves are sound.
-    assert load_trained(directory, overrides=["evaluation.use_ema=false"]).step == 2
+    assert load_trained(directory, overrides=changes_of(["evaluation.use_ema=false"])).step == 2
 
 
 STEM, NECK = "backbone.stem.kernel", "neck.projection_1.kernel"

@@ -11,6 +11,7 @@ from stillbox.checking import doctor
 from stillbox.checking.ahead_of_time import report
 from stillbox.checking.ahead_of_time.compiling import Memory, StepCheck
 from stillbox.checking.memory_estimate import estimate, sizes_of
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import read_header, recipe_names, recipe_path
 from stillbox.experiment.resolve import resolve
@@ -191,7 +192,7 @@ def test_a_cache_that_others_can_fill_is_a_finding(stillbox, monkeypatch, tmp_pa
 def test_the_yaml_is_itself_a_config_of_the_same_experiment(stillbox, here, recipe):
     printed = stillbox("config", recipe, "--set", "train.batch_size=7").out
     (here / "y.yaml").write_text(printed)
-    first, second = resolve(recipe, ["train.batch_size=7"]), resolve("y.yaml")
+    first, second = resolve(recipe, changes_of(["train.batch_size=7"])), resolve("y.yaml")
     assert first.experiment == second.experiment
 
 

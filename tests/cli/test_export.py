@@ -8,6 +8,7 @@ import pytest
 
 from stillbox import api
 from stillbox.cli import detection_api_exports
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import Exported
 from stillbox.exporting.manifest import Manifest
@@ -298,9 +299,11 @@ def test_an_export_does_not_replace_its_own_input(refused, asked, config_file, t
 def test_a_placeholder_stands_for_the_label_map_of_coco(capsys):
     place = "label_map=PATH_TO_BE_CONFIGURED/mscoco_label_map.pbtxt"
     words = [f"data.train.{place}", "data.evaluation.label_map=own.pbtxt"]
-    experiment = resolve("ssd_mobilenet_v1_300x300", words).experiment
+    experiment = resolve("ssd_mobilenet_v1_300x300", changes_of(words)).experiment
     data = detection_api_exports._with_classes(experiment)
     assert (data.data.train.label_map, data.data.evaluation.label_map) == ("coco", "own.pbtxt")
     assert "the label map of the config is a placeholder" in capsys.readouterr().err
-    few = resolve("ssd_mobilenet_v1_300x300", [*words, "model.num_classes=3"]).experiment
+    few = resolve(
+        "ssd_mobilenet_v1_300x300", changes_of([*words, "model.num_classes=3"])
+    ).experiment
     assert detection_api_exports._with_classes(few) == few

@@ -15,6 +15,7 @@ import pytest
 import stillbox
 from stillbox.checking.planning_records import records_of
 from stillbox.cli.main import build_parser, wording_of
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.references import Command, Parameter, Setting, references, worded
 
@@ -155,7 +156,7 @@ def test_python_is_told_its_own_words(tmp_path):
         lambda: stillbox.export(tmp_path, format="foo"),
         lambda: stillbox.train("demo_scenes", tmp_path / "run", workers=3),
         lambda: stillbox.train("demo_scenes", tmp_path / "run", steps=3, epochs=4),
-        lambda: stillbox.read_experiment("demo_scenes", ["train.batchsize=8"]),
+        lambda: stillbox.read_experiment("demo_scenes", changes_of(["train.batchsize=8"])),
         lambda: stillbox.load("demo_scenes"),
         lambda: stillbox.evaluate(tmp_path / "nothing"),
     )

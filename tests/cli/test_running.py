@@ -14,6 +14,7 @@ import pytest
 from stillbox.cli import arguments, running
 from stillbox.cli.arguments import show_remarks
 from stillbox.cli.main import main
+from stillbox.cli.overrides import changes_of
 from stillbox.cli.running import say_next_with_model, show_findings
 from stillbox.experiment.resolve import resolve
 from stillbox.profiling.steps import ProfileSteps
@@ -44,7 +45,9 @@ def test_short_work_prints_nothing_without_a_terminal(capsys):
 @pytest.fixture
 def demo():
     """The recipe demo_scenes with a batch of its own, without warnings and notes."""
-    return replace(resolve("demo_scenes", ["train.batch_size=8"]), warnings=(), notes=())
+    return replace(
+        resolve("demo_scenes", changes_of(["train.batch_size=8"])), warnings=(), notes=()
+    )
 
 
 def test_five_remarks_are_printed_and_the_command_that_prints_the_others(demo, capsys):
@@ -100,7 +103,7 @@ def test_the_worst_is_first_nothing_is_said_twice_and_notes_are_said_once(
     ],
 )
 def test_the_command_that_comes_next_takes_the_same_model(given, words, capsys):
-    usual = {"config": "run", "overrides": ["a=1"], "weights": None, "step": None, "imports": []}
+    usual = {"config": "run", "overrides": {"a": 1}, "weights": None, "step": None, "imports": []}
     say_next_with_model(Namespace(**(usual | given)), "predict", "IMAGES")
     assert capsys.readouterr() == ("", f"next: stillbox predict {words} IMAGES\n")
 

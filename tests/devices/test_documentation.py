@@ -11,6 +11,7 @@ import yaml
 
 from stillbox.cli.arguments import find_process_info
 from stillbox.cli.main import build_parser, main
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.chips import parse_gpus, parse_slice
 from stillbox.devices.launcher import find_process
 from stillbox.experiment import schema
@@ -83,7 +84,7 @@ def test_commands_targets_and_fields_of_launcher_pages_exist(page):
         arguments = understood(shlex.split(line))
         assert parse_gpus(arguments.target) or parse_slice(arguments.target)
     overrides = re.findall(r"`--set ([^` ]+)`", text)
-    assert resolve("retinanet", overrides).experiment
+    assert resolve("retinanet", changes_of(overrides)).experiment
     assert "**Verified:**" in text and "verified:**" in text.split("**Verified:**")[1]
 
 

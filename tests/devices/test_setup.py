@@ -17,6 +17,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from stillbox import __version__
+from stillbox.cli.overrides import changes_of
 from stillbox.devices import setup
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.setup import (
@@ -218,7 +219,7 @@ def test_the_collector_pauses_and_goes_on_after_an_error_too():
 
 
 def test_nothing_is_collected_while_programs_are_traced():
-    experiment = resolve("demo_scenes", ["train.batch_size=2"]).experiment
+    experiment = resolve("demo_scenes", changes_of(["train.batch_size=2"])).experiment
     mesh = build_mesh(2, experiment.devices)
     seen = []
 

@@ -9,13 +9,14 @@ import pytest
 from PIL import Image
 
 from stillbox.boxes.structures import Batch, Detections
+from stillbox.cli.overrides import changes_of
 from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
 from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.inputs.dataset import open_dataset
 from stillbox.inputs.loader import EvalLoader
 from stillbox.models.build import build_detector
@@ -254,7 +255,7 @@ _TOWERS = (
 
 
 def _experiment(*overrides):
-    return apply_overrides(resolve("demo_scenes").experiment, overrides, {})
+    return apply_changes(resolve("demo_scenes").experiment, changes_of(overrides), {})
 
 
 def _batch(count, side=96):
@@ -306,7 +307,7 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
     experiment = resnet[0]
 
     def kernels(*overrides):
-        changed = apply_overrides(experiment, overrides, {})
+        changed = apply_changes(experiment, changes_of(overrides), {})
         prepared = predict_program(changed)._preparation.out_info
         return {key: [array.shape for array in one] for key, one in prepared.items()}
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, load_schema
 from stillbox.experiment.rules import check, warnings_about
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.experiment.yaml_config import from_yaml, to_yaml
 from tests.experiment.augmentation_cases import BEYOND_FIELDS, BEYOND_THE_LANGUAGE, CASES
 from tests.experiment.sample import SAMPLE
@@ -164,7 +165,7 @@ def test_what_the_page_shows_is_sound():
         check(example, {})
     assert not any("resized twice" in line for e in examples for line in warnings_about(e, {}))
     (override,) = re.findall(r"set '(.*?)'", PAGE)
-    changed = apply_overrides(schema.Experiment(), [override], {})
+    changed = apply_changes(schema.Experiment(), changes_of([override]), {})
     assert changed.model.resizer.input_size == (480, 640)
     check(changed, {})
 
@@ -342,7 +343,7 @@ def test_an_end_beyond_the_whole_run_or_behind_early_stopping_is_warned_about():
 
 def test_passes_over_the_records_are_an_end():
     experiment = with_augmentations(schema.MixUp(skip_last_steps=9))
-    check(apply_overrides(experiment, ["data.train.num_epochs=2"], {}), {})
+    check(apply_changes(experiment, changes_of(["data.train.num_epochs=2"]), {}), {})
 
 
 def test_a_result_of_another_size_than_the_input_is_warned_about():
@@ -362,7 +363,7 @@ def test_a_result_of_another_size_than_the_input_is_warned_about():
 @pytest.mark.parametrize("path", ["evaluation", "data.evaluation"])
 def test_a_mosaic_of_evaluation_data_is_refused_with_the_reason(path):
     override = f"{path}.augmentations=[mosaic]"
-    caught = refusal(apply_overrides, schema.Experiment(), [override], {})
+    caught = refusal(apply_changes, schema.Experiment(), changes_of([override]), {})
     assert caught.what == f"{path} has no field 'augmentations'"
     assert caught.fix.startswith("set train.augmentations: evaluation scores images as they are")
 
@@ -398,7 +399,9 @@ def test_a_resizer_without_a_shape_requires_a_canvas(text, expected):
     assert "model.resizer.canvas=[" in caught.value.fix
     # The remedy of the message mends it.
     origins = dict(reading.origins)
-    mended = apply_overrides(reading.experiment, ["model.resizer.canvas=[320,640]"], origins)
+    mended = apply_changes(
+        reading.experiment, changes_of(["model.resizer.canvas=[320,640]"]), origins
+    )
     assert mended.model.resizer.input_size == (320, 640)
     check(mended, origins)
 

@@ -30,9 +30,9 @@ def test_a_recipe_becomes_the_detector_of_its_weights(recipe, name):
 def test_what_is_no_name_of_a_detector_changes_nothing(tmp_path, monkeypatch):
     recipe, name = TAKEN[0]
     for weights in ("mobilenet_v1_1.0_224", "model.npz", ""):
-        assert classes_of_weights(recipe, weights) == ()
+        assert classes_of_weights(recipe, weights) == {}
     # A config of one's own says its classes itself, and a file of the name goes first.
-    assert classes_of_weights("pipeline.config", name) == ()
+    assert classes_of_weights("pipeline.config", name) == {}
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).touch()
-    assert classes_of_weights(recipe, name) == ()
+    assert classes_of_weights(recipe, name) == {}

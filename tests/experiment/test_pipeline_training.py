@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.pipeline_config.section import NO_EFFECT, load_schema
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment, FineTune
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.references import worded
 from tests.experiment.sample import FASTER_RCNN, SAMPLE
 from tests.helpers import refusal as user_error
@@ -351,7 +352,7 @@ def test_every_field_ends_in_one_of_the_three_ways():
 
 
 def broken(*overrides):
-    caught = user_error(check, apply_overrides(Experiment(), overrides, {}), {})
+    caught = user_error(check, apply_changes(Experiment(), changes_of(overrides), {}), {})
     return caught
 
 
@@ -362,7 +363,7 @@ def test_the_best_metric_is_one_that_is_computed():
     error = broken("evaluation.best_metric=VOC_weighted_mAP")
     assert "belongs to weighted_pascal_voc, which is not in evaluation.metrics (coco)" in error.what
     fine = ["evaluation.metrics=[coco, weighted_pascal_voc]", "evaluation.best_metric=AP50"]
-    check(apply_overrides(Experiment(), fine, {}), {})
+    check(apply_changes(Experiment(), changes_of(fine), {}), {})
 
 
 @pytest.mark.parametrize(

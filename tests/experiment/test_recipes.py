@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.params_dict import read_params
 from stillbox.experiment.pipeline_config import read_pipeline_config
@@ -176,7 +177,7 @@ def test_every_yaml_example_is_a_sound_experiment(text):
 def test_every_command_line_resolves(line):
     words = shlex.split(line)
     assert words[:3] == ["$", "stillbox", "config"]
-    resolve(words[3], [word for word in words[4:] if word != "--set"])
+    resolve(words[3], changes_of([word for word in words[4:] if word != "--set"]))
 
 
 def test_the_python_example_runs(capsys):
@@ -191,5 +192,7 @@ def test_the_errors_are_those_of_the_page():
         read_pipeline_config, "\n" * 11 + "model { ssd { \n num_clases: 1 } }", "pets.config"
     )
     assert str(caught).partition(" ")[2] == first.strip().partition(" ")[2]
-    caught = refusal(resolve, "ssd_mobilenet_v1_300x300", ["model.anchors.num_layers=5"])
+    caught = refusal(
+        resolve, "ssd_mobilenet_v1_300x300", changes_of(["model.anchors.num_layers=5"])
+    )
     assert f"--set {caught}" == second.strip()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import rules, schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
@@ -39,7 +40,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_pipeline_config_resolves_with_overrides_and_origins(folder):
     (folder / "squirrels.config").write_text(SAMPLE)
-    resolved = resolve("squirrels.config", ["train.steps=7"])
+    resolved = resolve("squirrels.config", changes_of(["train.steps=7"]))
     assert resolved.experiment.name == "squirrels"
     assert resolved.experiment.train.steps == 7
     assert resolved.origins["train.steps"] == str(Setting("train.steps", 7))
@@ -51,7 +52,7 @@ def test_a_pipeline_config_resolves_with_overrides_and_origins(folder):
 
 def test_what_is_printed_is_itself_a_config(folder):
     (folder / "squirrels.config").write_text(SAMPLE)
-    first = resolve("squirrels.config", ["train.steps=7"])
+    first = resolve("squirrels.config", changes_of(["train.steps=7"]))
     (folder / "printed.yaml").write_text(to_yaml(first.experiment, first.origins))
     assert resolve("printed.yaml").experiment == first.experiment
 
@@ -73,7 +74,9 @@ def test_an_override_can_mend_what_the_file_gets_wrong(folder):
     (folder / "owls.yaml").write_text("model: {num_classes: 0}\n")
     with pytest.raises(UserError, match=r"^owls\.yaml:1:9: model.num_classes is 0"):
         resolve("owls.yaml")
-    assert resolve("owls.yaml", ["model.num_classes=1"]).experiment.model.num_classes == 1
+    assert (
+        resolve("owls.yaml", changes_of(["model.num_classes=1"])).experiment.model.num_classes == 1
+    )
 
 
 def test_recipes_are_found_by_name(folder):
@@ -262,13 +265,13 @@ def test_every_refusal_is_found_with_its_place_and_nothing_else(name, tmp_path, 
 def test_what_is_refused_of_overrides_stands_beside_the_rest(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(YAML.replace("batch_size: 8", "batch_size: true"))
-    found = find_refusals(path, ["model.heigt=3", "train.steps=7", "train.steps=x"])
+    found = find_refusals(path, changes_of(["model.heigt=3", "train.log_every=7", "train.steps=x"]))
     assert [worded(error.where) for error in found.errors] == [
         f"{path}:7:3",
         "model.heigt=3",
         "train.steps=x",
     ]
-    assert found.read.experiment.train.steps == 7
+    assert found.read.experiment.train.log_every == 7
     assert found.touched == {"train", "model"}
 
 
@@ -357,9 +360,13 @@ def test_a_run_without_an_end_leaves_the_cosine_open_and_cannot_be_trained():
 
 
 def test_the_steps_of_a_recipe_move_the_end_of_its_cosine():
-    moved = resolve("demo_scenes", ["train.steps=400"]).experiment.train.optimizer.schedule
+    moved = resolve(
+        "demo_scenes", changes_of(["train.steps=400"])
+    ).experiment.train.optimizer.schedule
     assert (moved.total_steps, moved.warmup_steps) == (400, 50)
-    fixed = resolve("demo_scenes", ["train.steps=400", f"{PATH}.total_steps=850"]).experiment
+    fixed = resolve(
+        "demo_scenes", changes_of(["train.steps=400", f"{PATH}.total_steps=850"])
+    ).experiment
     assert fixed.train.optimizer.schedule.total_steps == 850
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.params_dict.command_line import read_text
 from stillbox.experiment.pipeline_config import read_pipeline_config
@@ -12,7 +13,7 @@ from stillbox.experiment.pipeline_config.section import NO_EFFECT, REFUSED, load
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable, warnings_about
 from stillbox.experiment.schema import Experiment, FasterRcnn
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.experiment.values import leaf_paths
 from stillbox.experiment.yaml_config import from_yaml, read_yaml, to_yaml
 from stillbox.textformat.parser import Block, parse
@@ -71,7 +72,7 @@ FIELDS += [(TWO_STAGES, path) for path in leaf_paths(TWO_STAGES) if path.startsw
 def test_any_value_for_any_field_is_taken_or_refused(start, path):
     for value in VALUES:
         try:
-            experiment = apply_overrides(start, [f"{path}={value}"], {})
+            experiment = apply_changes(start, changes_of([f"{path}={value}"]), {})
             check(experiment, {})
             check_trainable(experiment, {})
         except UserError as error:

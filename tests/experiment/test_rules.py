@@ -4,9 +4,10 @@ import typing
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check, check_trainable, warnings_about
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.references import worded
 from tests.helpers import refusal
 
@@ -15,7 +16,7 @@ READY = ("train.steps=10", "data.train.paths=a.record", "data.train.label_map=la
 
 def overridden(*overrides):
     origins = {}
-    return apply_overrides(schema.Experiment(), overrides, origins), origins
+    return apply_changes(schema.Experiment(), changes_of(overrides), origins), origins
 
 
 def test_the_defaults_hold_together():

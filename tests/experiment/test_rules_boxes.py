@@ -5,10 +5,11 @@ Rules about two-stage models, and rules of all models in them.
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.rules import check, check_trainable, find, find_missing, warnings_about
 from stillbox.experiment.schema import Experiment, FasterRcnn
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from tests.helpers import refusal, refused
 
 MULTISCALE = "model.anchors={kind: multiscale, max_level: 8}"
@@ -18,7 +19,7 @@ FLEXIBLE = "model.anchors={kind: flexible_grid, grids: [{%s}]}"
 
 
 def overridden(*overrides):
-    return apply_overrides(schema.Experiment(), overrides, {})
+    return apply_changes(schema.Experiment(), changes_of(overrides), {})
 
 
 def test_six_levels_suit_the_six_maps_of_the_default():
@@ -127,7 +128,7 @@ SIDES = "model.resizer={kind: fixed_shape, height: %d, width: %d}"
 
 def experiment_of(*overrides):
     sound = Experiment(model=FasterRcnn())
-    return apply_overrides(sound, overrides, {})
+    return apply_changes(sound, changes_of(overrides), {})
 
 
 @pytest.mark.parametrize(("overrides", "where", "what", "fix"), [

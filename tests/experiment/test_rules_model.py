@@ -7,10 +7,11 @@ Rules about the neck, and the backbone, input and anchors that fit it.
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from tests.helpers import refusal
 
 PYRAMID = (
@@ -21,12 +22,12 @@ PYRAMID = (
 
 
 def refused(*overrides):
-    caught = refusal(check, apply_overrides(schema.Experiment(), overrides, {}), {})
+    caught = refusal(check, apply_changes(schema.Experiment(), changes_of(overrides), {}), {})
     return caught
 
 
 def accepted(*overrides):
-    check(apply_overrides(schema.Experiment(), overrides, {}), {})
+    check(apply_changes(schema.Experiment(), changes_of(overrides), {}), {})
 
 
 @pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
@@ -95,7 +96,7 @@ def test_padded_and_coarse_pyramids_take_more_sizes():
 @pytest.mark.parametrize("recipe", ["ssd_mobilenet_v1_fpn_640x640", "ssd_resnet50_v1_fpn_640x640"])
 def test_a_recipe_takes_another_backbone_in_one_word(recipe):
     for kind in ("mobilenet_v1", "mobilenet_v2", "resnet_v1"):
-        experiment = resolve(recipe, [f"model.backbone.kind={kind}"]).experiment
+        experiment = resolve(recipe, changes_of([f"model.backbone.kind={kind}"])).experiment
         assert experiment.model.backbone.kind == kind
 
 
@@ -108,7 +109,7 @@ BASE = (
 
 
 def taken(*overrides):
-    experiment = apply_overrides(schema.Experiment(), [*BASE, *overrides], {})
+    experiment = apply_changes(schema.Experiment(), changes_of([*BASE, *overrides]), {})
     check(experiment, {})
     return experiment.model
 
@@ -187,12 +188,16 @@ def with_levels(low, high):
 
 
 def refused_neck(*overrides):
-    caught = refusal(check, apply_overrides(resolve(RECIPE).experiment, overrides, {}), {})
+    caught = refusal(
+        check, apply_changes(resolve(RECIPE).experiment, changes_of(overrides), {}), {}
+    )
     return caught
 
 
 def test_an_identity_neck_takes_levels_that_the_backbone_has():
-    neck = resolve(RECIPE, ["model.neck.kind=identity", *with_levels(4, 5)]).experiment.model.neck
+    neck = resolve(
+        RECIPE, changes_of(["model.neck.kind=identity", *with_levels(4, 5)])
+    ).experiment.model.neck
     assert neck.count_maps() == 2
     error = refused_neck("model.neck.kind=identity")
     assert error.where == "model.neck.max_level"
@@ -244,7 +249,7 @@ def test_contradictions_of_necks_are_refused_with_a_remedy(overrides, where, wha
 
 
 def test_the_published_cell_is_sound():
-    neck = resolve(RECIPE, NAS).experiment.model.neck
+    neck = resolve(RECIPE, changes_of(NAS)).experiment.model.neck
     assert [node.level for node in neck.cell if node.output] == [3, 4, 5, 7, 6]
 
 
@@ -292,7 +297,7 @@ CASES = [
 
 @pytest.mark.parametrize(("recipe", "change", "message"), CASES)
 def test_contradictions_are_refused(recipe, change, message):
-    assert message in str(refusal(resolve, recipe, [change]))
+    assert message in str(refusal(resolve, recipe, changes_of([change])))
 
 
 def test_group_norm_and_masked_padding_exclude_each_other():
@@ -301,5 +306,5 @@ def test_group_norm_and_masked_padding_exclude_each_other():
         "model.backbone.conv.batch_norm=null",
         "model.backbone.conv.group_norm={}",
     ]
-    error = refusal(resolve, "faster_rcnn_resnet101_coco", changes)
+    error = refusal(resolve, "faster_rcnn_resnet101_coco", changes_of(changes))
     assert "group_norm counts padding" in str(error)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stillbox.checkpoints.pretrained import ARCHIVES
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.known_weights import (
@@ -19,7 +20,7 @@ from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.reading import field_mapping
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import OneStage, ResNetV1
-from stillbox.experiment.updating import apply_overrides, update
+from stillbox.experiment.updating import apply_changes, update
 from stillbox.experiment.values import (
     choices,
     differences,
@@ -234,7 +235,7 @@ def test_rows_are_whole(name):
 def test_the_recipes_of_a_row_take_the_weights(name):
     row = ROWS[name]
     for recipe in row.recipes:
-        experiment = resolve(recipe, row.overrides()).experiment
+        experiment = resolve(recipe, row.changes()).experiment
         assert row.fits(experiment.model), recipe
         assert experiment.train.fine_tune.checkpoint == name
         assert experiment.train.fine_tune.scope == row.scope
@@ -310,7 +311,7 @@ START = schema.Experiment(
 
 
 def overridden(*overrides):
-    return apply_overrides(START, overrides, {})
+    return apply_changes(START, changes_of(overrides), {})
 
 
 def override_refusal(override):
@@ -403,7 +404,7 @@ def test_origins_follow_what_is_set():
         "train.steps": "p.config:8:1",
     }
     overrides = ["train.optimizer.kind=adam", "train.steps=3", "train.augmentations=[]"]
-    apply_overrides(START, overrides, origins)
+    apply_changes(START, changes_of(overrides), origins)
     assert origins == {
         path: str(Setting(path, value))
         for path, value in {
@@ -448,5 +449,5 @@ def test_what_does_not_fit_is_refused_with_the_option_and_the_remedy(override, m
 
 @pytest.mark.parametrize("text", ["", " ", "''", '""', "[]"])
 def test_a_list_without_letters_has_no_elements(text):
-    changed = apply_overrides(schema.Experiment(), [f"data.evaluation.paths={text}"], {})
+    changed = apply_changes(schema.Experiment(), changes_of([f"data.evaluation.paths={text}"]), {})
     assert changed.data.evaluation.paths == ()

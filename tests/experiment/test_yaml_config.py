@@ -7,11 +7,12 @@ import typing
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.recipes import recipe_names, recipe_path
-from stillbox.experiment.resolve import changed, read_config, resolve, with_overrides
+from stillbox.experiment.resolve import changed, read_config, resolve
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.schema.ranges import Outside
 from stillbox.experiment.values import choices, field_marks, field_types
@@ -286,7 +287,7 @@ def test_settings_of_the_machine_come_from_the_command_line_alone():
     assert not said
     stored = from_stored("data: {workers: 3}\n", "x.yaml")
     assert stored.data.workers is None
-    assert with_overrides(stored, ["data.workers=2"]).data.workers == 2
+    assert changed(stored, changes_of(["data.workers=2"])).data.workers == 2
 
 
 OLD = "name: mine\ndevices: {program_cache: /home, program_cache_gib: 1.0e-9, replicas: 4}\n"
@@ -320,7 +321,7 @@ def test_their_defaults_which_every_older_experiment_spells_leave_no_note():
 def test_an_override_of_such_a_field_says_what_to_use(field, variable):
     for override in (f"devices.{field}", f"devices={{{field.replace('=', ': ')}}}"):
         with pytest.raises(UserError, match="there is no field devices") as caught:
-            with_overrides(Experiment(), [override])
+            changed(Experiment(), changes_of([override]))
         assert caught.value.about == Setting.parse(override)
         assert worded(caught.value.fix).startswith(f"{variable}=")
 
@@ -328,13 +329,13 @@ def test_an_override_of_such_a_field_says_what_to_use(field, variable):
 def test_no_weights_to_start_from_can_be_said(tmp_path):
     tuned = changed(Experiment(), {"train.fine_tune.checkpoint": "model.ckpt"})
     for word in ("", "null", "~"):
-        experiment = with_overrides(tuned, [f"train.fine_tune.checkpoint={word}"])
+        experiment = changed(tuned, changes_of([f"train.fine_tune.checkpoint={word}"]))
         assert experiment.train.fine_tune.checkpoint == ""
     assert from_yaml("train: {fine_tune: {checkpoint: null}}") == Experiment()
-    quoted = with_overrides(tuned, ["train.fine_tune.checkpoint=./null"])
+    quoted = changed(tuned, changes_of(["train.fine_tune.checkpoint=./null"]))
     assert quoted.train.fine_tune.checkpoint == "./null"
     with refused(Setting("train.fine_tune", "null")) as caught:
-        with_overrides(tuned, ["train.fine_tune=null"])
+        changed(tuned, changes_of(["train.fine_tune=null"]))
     assert worded(caught.value.fix) == "train.fine_tune.checkpoint= takes none"
 
 
@@ -348,12 +349,14 @@ def test_pictures_lead_out_of_no_folder(place):
 def experiment_in(directory, *more):
     return read_config(
         "demo_scenes",
-        [
-            f"data.train.paths=[{directory}/data/a.record, elsewhere/b.record]",
-            f"data.train.label_map={directory}/data/labels.pbtxt",
-            "data.evaluation.label_map=coco",
-            *more,
-        ],
+        changes_of(
+            [
+                f"data.train.paths=[{directory}/data/a.record, elsewhere/b.record]",
+                f"data.train.label_map={directory}/data/labels.pbtxt",
+                "data.evaluation.label_map=coco",
+                *more,
+            ]
+        ),
     ).experiment
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 import stillbox
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.evaluation.runtimes import BENCHMARK, RuntimeRow, read_runtimes
 from stillbox.exporting import backend
@@ -255,7 +256,10 @@ def test_an_export_without_its_checkpoint_is_measured_alone(
 
 def test_without_records_nothing_is_scored_and_scenes_are_drawn(performed, trained_once, tmp_path):
     table = benchmark(
-        trained_once, overrides=["data.evaluation.paths=[]"], settings=QUICK, output=tmp_path
+        trained_once,
+        overrides=changes_of(["data.evaluation.paths=[]"]),
+        settings=QUICK,
+        output=tmp_path,
     ).table
     assert all(row.scores == {} for row in table.rows)
     assert len(performed[0].images) == 16
@@ -267,7 +271,9 @@ def test_without_records_nothing_is_scored_and_scenes_are_drawn(performed, train
 def test_integers_need_images_to_calibrate_on(performed, trained_once, tmp_path):
     settings = replace(QUICK, formats=("tflite_int8",))
     changes = ["data.train.paths=nowhere/*"]
-    table = benchmark(trained_once, overrides=changes, settings=settings, output=tmp_path).table
+    table = benchmark(
+        trained_once, overrides=changes_of(changes), settings=settings, output=tmp_path
+    ).table
     row = table.rows[1]
     if row.state != "not installed":
         assert (row.name, row.state) == ("tflite_int8", "failed")

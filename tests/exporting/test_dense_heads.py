@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import export_model
@@ -50,7 +51,7 @@ def built(experiment):
 def drawn(head, norm, *overrides):
     """A detector whose boxes and scores depend on the image, and whose maps differ by a factor."""
     words = [*DENSE_HEADS[head], *DENSE, *NORMS[norm], *overrides]
-    return with_drawn_weights(resolve("demo_scenes", words).experiment)
+    return with_drawn_weights(resolve("demo_scenes", changes_of(words)).experiment)
 
 
 def with_drawn_weights(experiment):
@@ -106,7 +107,7 @@ MOBILE = (
 )
 def test_every_format_has_the_detections_of_the_phone_model(form, postprocess, pictures, tmp_path):
     pytest.importorskip(FORMATS[form])
-    model = with_drawn_weights(resolve("gfl_mobile", MOBILE).experiment)
+    model = with_drawn_weights(resolve("gfl_mobile", changes_of(MOBILE)).experiment)
     settings = ExportSettings(format=form, platforms=("cpu",), postprocess=postprocess)
     result = export_model(model, tmp_path / "out", settings, pictures)
     assert result.verification.detections == 12

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
@@ -38,7 +39,7 @@ def images():
 
 
 def fresh(*overrides):
-    experiment = resolve("efficientdet_lite0", [*SMALLER, *overrides]).experiment
+    experiment = resolve("efficientdet_lite0", changes_of([*SMALLER, *overrides])).experiment
     quantization = experiment.train.quantization
     graph, params, stats = split_detector(
         build_detector(experiment.model, quantization=quantization)

@@ -12,6 +12,7 @@ import pytest
 import stillbox
 from stillbox import api
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import changed
 from stillbox.exporting import backend
@@ -247,7 +248,7 @@ def test_another_runtime_is_refused(folder, form, runtime):
         lambda folder: api.load(folder, step=1),
         lambda folder: api.evaluate(folder, step="latest"),
         lambda folder: benchmark(folder, step=1),
-        lambda folder: api.evaluate(folder, overrides=["model.resizer.height=48"]),
+        lambda folder: api.evaluate(folder, overrides=changes_of(["model.resizer.height=48"])),
     ],
     ids=["load", "evaluate", "benchmark", "evaluate a changed model"],
 )

@@ -13,10 +13,11 @@ import pytest
 
 import stillbox
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.exporting.backend import find_loader
 from stillbox.exporting.export import export_model
 from stillbox.exporting.onnx import format as onnx_format
@@ -60,7 +61,7 @@ MODELS = {
 
 def random_model(recipe, overrides):
     """A detector with random weights and statistics, none of which is neutral."""
-    experiment = resolve(recipe, overrides).experiment
+    experiment = resolve(recipe, changes_of(overrides)).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     rng = np.random.default_rng(0)
 
@@ -97,7 +98,7 @@ def wanted(program, images):
     [pytest.param(name, marks=[pytest.mark.slow] if "mbconv" in name else []) for name in MODELS],
 )
 def test_equals_the_network(recipe):
-    program = network_graph(random_model(recipe, MODELS[recipe]))
+    program = network_graph(random_model(recipe, changes_of(MODELS[recipe])))
     images = np.random.default_rng(1).uniform(0, 255, (2, *program.input_size, 3))
     images = images.astype(np.float32)
     model, expected = raw_model(program), wanted(program, images)
@@ -230,7 +231,7 @@ def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
 
 def test_nothing_above_the_threshold_gives_zeros(model, images, tmp_path):
     overrides = ["model.postprocessing.nms.score_threshold=0.99"]
-    experiment = apply_overrides(model.experiment, overrides, {})
+    experiment = apply_changes(model.experiment, changes_of(overrides), {})
     strict = dataclasses.replace(model, experiment=experiment)
     result = exported(strict, images, tmp_path / "out")
     for runtime in RUNTIMES:

@@ -12,6 +12,7 @@ from pycocotools.cocoeval import COCOeval
 import stillbox
 from stillbox.api import load_model
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import changed, resolve
 from stillbox.exporting.backend import ExportBackend
 from stillbox.exporting.export import export_model
@@ -84,7 +85,7 @@ def photographs(count):
 @pytest.fixture(scope="module")
 def ssd():
     """The COCO SSD."""
-    return load_model(SSD["config"], weights=SSD["weights"], overrides=SSD["overrides"])
+    return load_model(SSD["config"], weights=SSD["weights"], overrides=changes_of(SSD["overrides"]))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def onnx_ssd(ssd, tmp_path_factory):
 
 def untrained(recipe, overrides):
     """A detector with the weights at the beginning of a training."""
-    experiment = resolve(recipe, overrides).experiment
+    experiment = resolve(recipe, changes_of(overrides)).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     return TrainedModel(experiment, None, params, stats, "untrained").named_by_config()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
@@ -35,7 +36,7 @@ def drawn(path, shape, rng):
 def program():
     # Results of 16 bits are almost exact; kernels of 6 bits are clearly rounded.
     coarse = "train.quantization={delay: 0, weight_bits: 6, activation_bits: 16}"
-    experiment = resolve("demo_scenes", [*SMALL, coarse]).experiment
+    experiment = resolve("demo_scenes", changes_of([*SMALL, coarse])).experiment
     quantization, rng = experiment.train.quantization, np.random.default_rng(0)
     _, *shapes = abstract_detector(experiment.model, "float32", quantization)
     params, stats = (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.trained import TrainedModel
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -35,7 +36,7 @@ MASKED = (
 
 def drawn(*overrides):
     """The small detector with kernels that make its results depend on the image."""
-    experiment = resolve("demo_scenes", small_words(*overrides)).experiment
+    experiment = resolve("demo_scenes", changes_of(small_words(*overrides))).experiment
     _, params, stats = split_detector(build_detector(experiment.model))
     rng = np.random.default_rng(0)
 

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from stillbox.boxes.structures import Batch
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.run_length import with_steps
@@ -325,7 +326,7 @@ def test_a_detector_has_the_anchors_and_codes_of_its_head(head):
         "model.neck.depth=16",
         "model.head={depth: 16, layers_before: 2, conv: {group_norm: {groups: 4}}}",
     ]
-    experiment = resolve(names[head], changes).experiment
+    experiment = resolve(names[head], changes_of(changes)).experiment
     detector = build_detector(experiment.model, seed=0, dtype=jnp.float32)
     images = jnp.zeros((1, 64, 64, 3), jnp.uint8)
     found = jax.eval_shape(lambda images: detector(images, train=False), images)

@@ -14,6 +14,7 @@ import pytest
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.names import object_paths, reference_names
 from stillbox.checkpoints.tf1 import write_tf1_checkpoint
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.pipeline_config import read_pipeline_config
 from stillbox.experiment.resolve import resolve_reading
 from stillbox.models.build import abstract_detector, build_detector
@@ -109,9 +110,8 @@ def test_a_classifier_of_slim_has_the_same_network_under_one_scope(name):
 def test_a_checkpoint_of_slim_fills_the_network(tmp_path):
     path = GOLDENS / "stride_16.config"
     thin = [f"model.{part}.{size}" for part in ("backbone", "boxes.head") for size in THIN]
-    experiment = resolve_reading(
-        read_pipeline_config(path.read_text(), path.name), thin, path.name
-    ).experiment
+    reading = read_pipeline_config(path.read_text(), path.name)
+    experiment = resolve_reading(reading, path.name, changes_of(thin)).experiment
     _, params, stats = abstract_detector(experiment.model, "float32")
     arrays = {**params, **stats}
     rng = np.random.default_rng(0)

@@ -22,6 +22,7 @@ from stillbox.checkpoints.pretrained import find_weights
 from stillbox.checkpoints.tf1 import Tf1Checkpoint
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.cli.main import main
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.models.build import build_detector
@@ -238,7 +239,7 @@ def resized(image, height, width):
 def test_raw_outputs_for_four_images_are_those_of_the_executed_graph(
     weights, recipe, overrides, golden, arrays, tolerance
 ):
-    model = resolve(recipe, overrides).experiment.model
+    model = resolve(recipe, changes_of(overrides)).experiment.model
     detector = build_detector(model)
     report = import_weights(detector, model, weights, ImportOptions())
     assert len(report.loaded) == report.wanted == arrays

@@ -19,13 +19,14 @@ import numpy as np
 
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.mesh import batch_shardings, build_mesh, replicated
 from stillbox.evaluation.program import score_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check
 from stillbox.experiment.schema import Experiment
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
@@ -94,7 +95,7 @@ Seen = dict[str, np.ndarray]
 
 def experiment_of(*overrides: str) -> schema.Experiment:
     """Returns the recipe of the scenes with these overrides."""
-    experiment = apply_overrides(resolve("demo_scenes").experiment, overrides, {})
+    experiment = apply_changes(resolve("demo_scenes").experiment, changes_of(overrides), {})
     check(experiment, {})
     return experiment
 

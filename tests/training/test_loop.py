@@ -10,6 +10,7 @@ import pytest
 
 from stillbox.checkpoints.checkpoint import MANIFEST
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.overrides import changes_of
 from stillbox.devices import free_memory
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
@@ -256,7 +257,9 @@ def small(scenes):
     start = small_experiment(scenes, cosine)
 
     def length(*overrides, **options):
-        return set_length(read_config(start, overrides), overrides, **options).experiment.train
+        return set_length(
+            read_config(start, changes_of(overrides)), changes_of(overrides), **options
+        ).experiment.train
 
     return length
 

@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.mesh import DATA_AXIS, SPACE_AXIS
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
@@ -23,7 +24,7 @@ from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.rules import check, check_trainable
 from stillbox.experiment.run_length import replicas_as_groups
-from stillbox.experiment.updating import apply_overrides
+from stillbox.experiment.updating import apply_changes
 from stillbox.experiment.values import choices, field_types
 from stillbox.experiment.variants import implementation_of
 from stillbox.inputs.dataset import open_dataset
@@ -104,11 +105,11 @@ def folder(tmp_path_factory, plain_programs):
 
 def changed(experiment, overrides, folder):
     texts = [text.replace("{folder}", str(folder)) for text in overrides]
-    return apply_overrides(experiment, texts, {})
+    return apply_changes(experiment, changes_of(texts), {})
 
 
 def small():
-    return resolve("demo_scenes", SMALL).experiment
+    return resolve("demo_scenes", changes_of(SMALL)).experiment
 
 
 @cache

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints.names import reference_names
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -101,7 +102,7 @@ def test_trainable_chooses_and_freeze_takes_away(trainable, freeze, trained):
 @pytest.fixture(scope="module")
 def ssd():
     """Paths and TF1 names of the parameters of an SSD MobileNet v1."""
-    model = resolve("ssd_mobilenet_v1_300x300", SMALL).experiment.model
+    model = resolve("ssd_mobilenet_v1_300x300", changes_of(SMALL)).experiment.model
     _, params, _ = split_detector(build_detector(model))
     return params, reference_names(model, params)
 

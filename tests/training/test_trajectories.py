@@ -26,7 +26,8 @@ import pytest
 from stillbox.boxes.structures import Batch
 from stillbox.checkpoints.names import object_paths, reference_names
 from stillbox.cli import ssd_resnet34
-from stillbox.cli.ssd_resnet34 import check_flags, training_overrides
+from stillbox.cli.overrides import changes_of
+from stillbox.cli.ssd_resnet34 import check_flags, training_changes
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.resolve import resolve
 from stillbox.experiment.schema import Experiment
@@ -304,9 +305,9 @@ def experiment_of(name: str) -> Experiment:
                 (Path(folder) / file).touch()
             arguments = parser.parse_args(FLAGS[name].format(folder).split())
             check_flags(arguments)
-            return resolve("ssd_resnet34", training_overrides(arguments)).experiment
+            return resolve("ssd_resnet34", training_changes(arguments)).experiment
     (file,) = GOLDENS.glob(f"{name}.[cy]*")
-    return resolve(file, OVERRIDES.get(name, ())).experiment
+    return resolve(file, changes_of(OVERRIDES.get(name, ()))).experiment
 
 
 @cache

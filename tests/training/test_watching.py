@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.chips import figures_of
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
@@ -243,7 +244,7 @@ def vanishing(trained, monkeypatch):
     def lose(directory, *, step, overrides):
         if step == 2:
             shutil.rmtree(trained / "checkpoints/2")
-        return load(directory, step=step, overrides=overrides)
+        return load(directory, step=step, overrides=changes_of(overrides))
 
     monkeypatch.setattr(watching, "load_trained", lose)
 

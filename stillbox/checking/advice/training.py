@@ -178,8 +178,8 @@ def statistics_arrive(experiment: schema.Experiment) -> Remarks:
         yield Remark(f"{paths[0]}.decay", what, fix)
 
 
-def settling_overrides(experiment: schema.Experiment, left: float = _LEFT) -> list[str]:
-    """Returns the overrides of decays with which moving statistics settle within the run.
+def settling_decays(experiment: schema.Experiment, left: float = _LEFT) -> dict[str, float]:
+    """Returns the decays, by field, with which moving statistics settle within the run.
 
     Args:
         experiment: with its number of steps.
@@ -187,7 +187,7 @@ def settling_overrides(experiment: schema.Experiment, left: float = _LEFT) -> li
             of 1, and must be small against the variances of the layers.
     """
     slow, fitting = _slow_norms(experiment, left)
-    return [f"{path}.decay={fitting:g}" for paths in slow.values() for path in paths]
+    return {f"{path}.decay": fitting for paths in slow.values() for path in paths}
 
 
 def _slow_norms(

@@ -21,6 +21,7 @@ from stillbox.evaluation.scoring import cut_short, open_evaluation
 from stillbox.experiment.imports import imports_of
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.exporting.backend import runtimes_of
 from stillbox.exporting.benchmarking import subjects, tasks
 from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
@@ -301,7 +302,7 @@ def benchmark(
     *,
     weights: str | Path | None = None,
     step: int | Literal["best", "latest"] = "best",
-    overrides: Sequence[str] = (),
+    overrides: Changes = NO_CHANGES,
     settings: subjects.BenchmarkSettings | None = None,
     images: Sequence[str | Path] = (),
     exports: str | Path | None = None,

@@ -17,8 +17,9 @@ from stillbox import __version__, numerals
 from stillbox.checkpoints.packed import find_model, is_packed, open_model
 from stillbox.devices.process import own_processors, processor_name
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.resolve import resolve, with_overrides
+from stillbox.experiment.resolve import changed, resolve
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes
 from stillbox.exporting.backend import RUNTIME_PACKAGES, read_experiment
 from stillbox.exporting.benchmarking.tasks import CheckpointSource
 from stillbox.exporting.manifest import MANIFEST, Manifest, finished_export, is_export
@@ -74,7 +75,7 @@ def find_subject(
     *,
     weights: str | Path | None,
     step: int | Literal["best", "latest"],
-    overrides: Sequence[str],
+    overrides: Changes,
     kept: Path | None,
 ) -> Subject:
     """Returns what a benchmark of a model measures; for the arguments see `benchmark`.
@@ -87,7 +88,7 @@ def find_subject(
     """
     if weights is not None:
         experiment = (
-            with_overrides(source, overrides)
+            changed(source, overrides)
             if isinstance(source, Experiment)
             else resolve(source, overrides).experiment
         )
@@ -105,7 +106,7 @@ def find_subject(
 
 
 def _in_folder(
-    folder: Path, step: int | Literal["best", "latest"], overrides: Sequence[str], kept: Path | None
+    folder: Path, step: int | Literal["best", "latest"], overrides: Changes, kept: Path | None
 ) -> Subject:
     exports = [folder] if is_export(folder) else _exports_in(folder)
     if exports and find_model(folder) is None:
@@ -113,8 +114,8 @@ def _in_folder(
             raise finished_export(folder)
         return _of_exports(folder, exports, overrides)
     model = open_model(folder, step)
-    experiment = with_overrides(model.read_experiment(), overrides)
-    checkpoint = CheckpointSource(path=folder, step=model.step, overrides=tuple(overrides))
+    experiment = changed(model.read_experiment(), overrides)
+    checkpoint = CheckpointSource(path=folder, step=model.step, overrides=dict(overrides))
     name = f"{folder}, step {model.step}"
     subject = Subject(name=name, experiment=experiment, checkpoint=checkpoint)
     if kept is not None:
@@ -132,11 +133,11 @@ def _exports_in(folder: Path) -> list[Path]:
     return [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}"))]
 
 
-def _of_exports(folder: Path, exports: Sequence[Path], overrides: Sequence[str]) -> Subject:
+def _of_exports(folder: Path, exports: Sequence[Path], overrides: Changes) -> Subject:
     """Returns the subject of exports, with the checkpoint that the manifest of the first names."""
     manifest = Manifest.read(exports[0])
     stored = read_experiment(exports[0])
-    experiment = with_overrides(stored, overrides)
+    experiment = changed(stored, overrides)
     checkpoint = _checkpoint_of(manifest.source, stored)
     subject = Subject(
         name=manifest.source if checkpoint else str(folder),

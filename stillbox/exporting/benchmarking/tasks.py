@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from multiprocessing import Pipe
@@ -30,6 +30,7 @@ from stillbox.evaluation.runtimes import State
 from stillbox.evaluation.scoring import open_evaluation
 from stillbox.experiment.imports import import_parts
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes
 from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
 from stillbox.exporting.export import export_model
 from stillbox.exporting.manifest import Manifest
@@ -67,7 +68,7 @@ class CheckpointSource:
     """Of the checkpoint; None for a file of weights."""
     experiment: Experiment | None = None
     """The detector that a file of weights is for; None: the one stored with the model."""
-    overrides: tuple[str, ...] = ()
+    overrides: Changes = field(default_factory=dict)
     """Changes of the stored experiment."""
 
     def load(self) -> TrainedModel:

@@ -16,6 +16,7 @@ from stillbox.checking.ahead_of_time.compiling import (
 )
 from stillbox.checking.ahead_of_time.report import TargetCheck, describe_search, find_batch, search
 from stillbox.checking.ahead_of_time.targets import Target, find_target
+from stillbox.cli.overrides import changes_of
 from stillbox.devices.mesh import build_mesh
 from stillbox.experiment.resolve import resolve
 from stillbox.findings import Finding
@@ -196,7 +197,7 @@ GIB = 2**30
 
 
 def explain(step, *overrides, message=NO_ROOM, state=0):
-    experiment = resolve("demo_scenes", overrides).experiment
+    experiment = resolve("demo_scenes", changes_of(overrides)).experiment
     return explain_failure(message, step, experiment, state_bytes=state, usable=15.75 * GIB)
 
 
@@ -321,7 +322,7 @@ def test_batches_are_multiples_of_devices_and_replicas(monkeypatch):
 
     monkeypatch.setattr(report, "check_step", check_step)
     overrides = ("devices.spatial_partitions=2", "devices.replicas=6", "train.batch_size=36")
-    experiment = resolve("demo_scenes", overrides).experiment
+    experiment = resolve("demo_scenes", changes_of(overrides)).experiment
     # Eight devices, two to an image, are four rows; with six replicas batches are multiples of 12.
     found = find_batch(experiment, Target("eight", jax.devices() * 8, ROOM))
     assert asked[0] == ("train", 36)

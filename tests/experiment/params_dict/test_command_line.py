@@ -5,6 +5,7 @@ Files, overrides, templates, and the dictionary that is saved.
 
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.params_dict import read_params, resolved_text
 from stillbox.experiment.params_dict.command_line import TEMPLATES, read_text
 from stillbox.experiment.params_dict.merging import read_layer
@@ -327,7 +328,7 @@ def test_what_is_saved_is_todays_dictionary():
 )
 def test_a_yaml_file_with_these_names_is_a_config(folder, text):
     (folder / "mine.yaml").write_text(text)
-    resolved = resolve("mine.yaml", ["train.batch_size=3"])
+    resolved = resolve("mine.yaml", changes_of(["train.batch_size=3"]))
     assert resolved.experiment.model.backbone.kind == "resnet"
     assert resolved.experiment.train.batch_size == 3
     assert resolved.experiment.name == "mine"

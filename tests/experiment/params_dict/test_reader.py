@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from stillbox.checkpoints.names import reference_names
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import rules, schema
 from stillbox.experiment.params_dict import read_params, resolved_text
@@ -344,7 +345,7 @@ def test_a_missing_label_map_is_refused_with_a_remedy(tmp_path):
 def test_an_interval_is_kept_for_records_that_set_names(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("type: retinanet\neval: {num_steps_per_eval: 57}\n")
-    train = resolve(file, ["data.evaluation.paths=val-*"]).experiment.train
+    train = resolve(file, changes_of(["data.evaluation.paths=val-*"])).experiment.train
     assert train.evaluate_every == 57
 
 

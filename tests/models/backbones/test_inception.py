@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -175,7 +176,7 @@ def test_a_branch_may_end_in_a_row_beside_a_column():
 
 def test_a_pyramid_on_it_is_refused():
     with pytest.raises(UserError, match="level"):
-        resolve("ssd_mobilenet_v1_fpn_640x640", ["model.backbone={kind: inception_v3}"])
+        resolve("ssd_mobilenet_v1_fpn_640x640", changes_of(["model.backbone={kind: inception_v3}"]))
 
 
 # ---- Inception ResNet v2: sizes and channels of its layers, its residual blocks, its box head ----

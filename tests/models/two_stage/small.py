@@ -3,6 +3,7 @@
 import numpy as np
 
 from stillbox.boxes.structures import Batch
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from tests.small import SMALL
 
@@ -31,7 +32,7 @@ def small_words(*overrides: str) -> list[str]:
 
 def small_model(*overrides: str):
     """Returns the detector's configuration."""
-    return resolve("demo_scenes", small_words(*overrides)).experiment.model
+    return resolve("demo_scenes", changes_of(small_words(*overrides))).experiment.model
 
 
 def small_batch(count: int = 2, side: int = 64, seed: int = 0) -> Batch:

@@ -18,6 +18,7 @@ import numpy as np
 
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.experiment.updating import Changes
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage, ImageRoot
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions, convert
@@ -58,12 +59,12 @@ class RecordSet:
         """Class names by id, without the background."""
         return {item.id: item.name for item in LabelMap.from_file(self.label_map)}
 
-    def overrides(self, section: str) -> list[str]:
+    def changes(self, section: str) -> Changes:
         """Returns what makes these the records of `data.SECTION` in an experiment."""
         values: dict[str, object] = {"paths": self.paths, "label_map": str(self.label_map)}
         if section == "evaluation":
             values["annotations"] = self.annotations
-        return [f"data.{section}.{name}={json.dumps(value)}" for name, value in values.items()]
+        return {f"data.{section}.{name}": value for name, value in values.items()}
 
     def split(self, fraction: float) -> "tuple[RecordSet, RecordSet]":
         """Returns the first part of the records and the others, as new files beside the label map.

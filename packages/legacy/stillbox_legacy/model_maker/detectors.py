@@ -16,7 +16,7 @@ import numpy as np
 
 from stillbox.api import evaluate, load_model, train
 from stillbox.boxes.structures import Batch
-from stillbox.checking.advice.training import settling_overrides
+from stillbox.checking.advice.training import settling_decays
 from stillbox.checking.planning import first_weights
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
 from stillbox.checkpoints.trained import TrainedModel
@@ -26,9 +26,10 @@ from stillbox.errors import UserError
 from stillbox.evaluation.coco import SUMMARY_MEANINGS
 from stillbox.evaluation.evaluator import EvaluationResult
 from stillbox.evaluation.scoring import open_evaluation
-from stillbox.experiment.resolve import read_config, with_overrides
+from stillbox.experiment.resolve import changed
 from stillbox.experiment.run_length import replicas_as_groups
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import NO_CHANGES, Changes, apply_changes, merged
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import ExportSettings
@@ -57,15 +58,15 @@ _MOST_OF_THE_START = 1e-4
 _MOST_MODEL_BYTES = 2**31
 
 
-def initial_weights(experiment: Experiment) -> tuple[list[str], str]:
-    """Returns the overrides of weights on this machine, and what they hold.
+def initial_weights(experiment: Experiment) -> tuple[Changes, str]:
+    """Returns the changes that take weights on this machine, and what they hold.
 
     That is `detection`, `classification` or nothing. Says where weights can be had if none are
     here.
     """
     found = first_weights(experiment, say_aside)
-    changed = read_config(experiment, found).experiment.train.fine_tune
-    return found, changed.scope if changed.checkpoint else ""
+    fine_tune = apply_changes(experiment, found).train.fine_tune
+    return found, fine_tune.scope if fine_tune.checkpoint else ""
 
 
 def train_run(experiment: Experiment, folder: Path) -> Path:
@@ -78,9 +79,10 @@ def train_run(experiment: Experiment, folder: Path) -> Path:
     Raises:
         UserError: experiment and data do not fit together, or a signal stopped the run.
     """
-    if changes := settling_overrides(experiment, _MOST_OF_THE_START):
-        say_aside(f"batch norm settles within the run: {', '.join(changes)}")
-        experiment = with_overrides(experiment, changes)
+    if changes := settling_decays(experiment, _MOST_OF_THE_START):
+        decays = ", ".join(f"{path}={decay:g}" for path, decay in changes.items())
+        say_aside(f"batch norm settles within the run: {decays}")
+        experiment = changed(experiment, changes)
     records = ExampleSource(experiment.data.train.paths).fingerprint()
     text = f"{to_yaml(experiment)}{records}"
     directory = folder / f"training-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -109,17 +111,16 @@ def refuse_small(size: int, batch_size: int) -> None:
         )
 
 
-def score(source: Path, data: RecordSet, *overrides: str) -> EvaluationResult:
+def score(source: Path, data: RecordSet, changes: Changes = NO_CHANGES) -> EvaluationResult:
     """Scores the newest checkpoint of a run, or an export; writes a report beside it.
 
     Raises:
         UserError: the classes of the data are not those of the detector.
     """
-    chosen = [*data.overrides("evaluation"), *overrides]
     found = evaluate(
         source,
         step="latest",
-        overrides=chosen,
+        overrides=merged(data.changes("evaluation"), changes),
         output=source.parent / f"evaluation-of-{source.name}",
         overwrite=True,
         say=say_aside,
@@ -265,7 +266,7 @@ def _of_saved_model(folder: Path) -> list[str]:
 
 
 def _with_data(model: TrainedModel, data: RecordSet) -> TrainedModel:
-    experiment = with_overrides(model.experiment, data.overrides("evaluation"))
+    experiment = changed(model.experiment, data.changes("evaluation"))
     return replace(model, experiment=experiment)
 
 

@@ -66,7 +66,7 @@ def build(
     text = text_format.MessageToString(pipeline)
     reading = read_pipeline_config(text, "model_config", name="model")
     return _class_for(sys.modules.get("tensorflow"))(
-        resolve_reading(reading, [], "model_config").experiment
+        resolve_reading(reading, "model_config").experiment
     )
 
 

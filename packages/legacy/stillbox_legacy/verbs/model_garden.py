@@ -57,7 +57,7 @@ def run_model_garden(arguments: argparse.Namespace) -> int:
         timeout = reading.params.value(_TIMEOUT)
         once = arguments.mode == "eval"
         return evaluate_run(arguments, reading, "validation", once=once, timeout=timeout)
-    changes = []
+    changes = dict[str, object]()
     if arguments.mode == "train":
-        changes = ["train.evaluate_every=0", "data.evaluation.paths=[]"]
+        changes = {"train.evaluate_every": 0, "data.evaluation.paths": []}
     return train_run(arguments, reading, resolved_text(reading.params), changes)

@@ -9,7 +9,9 @@ from pathlib import Path
 import cv2
 import pytest
 
+from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import changed, read_config
+from stillbox.experiment.updating import NO_CHANGES, merged
 from stillbox_legacy.model_maker import mediapipe_model_maker, tflite_model_maker
 from tests.small import SHARED
 
@@ -109,10 +111,10 @@ def small_networks(monkeypatch):
     """Both Model Makers train small networks, whatever the notebook names."""
 
     def reader(overrides):
-        def read(config, given=()):
+        def read(config, given=NO_CHANGES):
             if not isinstance(config, str):
                 return read_config(config, given)
-            return read_config(config, [*given, *overrides])
+            return read_config(config, merged(given, changes_of(overrides)))
 
         return read
 

@@ -4,8 +4,9 @@ import pytest
 
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import changed, with_overrides
+from stillbox.experiment.resolve import changed
 from stillbox.training.loop import Outcome
 from stillbox_legacy.model_maker import detectors, mediapipe_model_maker, tflite_model_maker
 from stillbox_legacy.model_maker.tflite_model_maker.config import ExportFormat, QuantizationConfig
@@ -62,7 +63,7 @@ def test_a_path_of_weights_has_any_character(tmp_path, path):
     spec = spec_in(tmp_path)
     spec.uri = path
     overrides, _ = spec._weights(spec.recipe)
-    assert with_overrides(spec.recipe, overrides).train.fine_tune.checkpoint == path
+    assert changed(spec.recipe, changes_of(overrides)).train.fine_tune.checkpoint == path
 
 
 @pytest.mark.parametrize(

@@ -165,10 +165,10 @@ def test_changes_of_the_configuration():
     )
     spec.config.alpha = 0.5
     spec.config.nms_configs.iou_thresh = None
-    found = config.overrides_of(spec.config, spec.recipe)
-    assert "data.train.max_boxes=300" in found
-    assert "model.anchors.aspect_ratios=[1.0, 3.0]" in found
-    assert "model.loss.classification.alpha=0.5" in found
+    found = config.changes_of(spec.config, spec.recipe)
+    assert found["data.train.max_boxes"] == 300
+    assert found["model.anchors.aspect_ratios"] == [1.0, 3.0]
+    assert found["model.loss.classification.alpha"] == 0.5
     assert not any("gamma" in one for one in found)
 
 
@@ -184,12 +184,12 @@ def test_changes_of_the_configuration():
 def test_changes_without_a_counterpart_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         spec = model_spec.get("efficientdet_lite0", hparams=change)
-        config.overrides_of(spec.config, spec.recipe)
+        config.changes_of(spec.config, spec.recipe)
 
 
 def test_values_without_effect_are_named(capsys):
     spec = model_spec.get("efficientdet_lite0", steps_per_execution=8, tpu="grpc://1.2.3.4")
-    config.overrides_of(spec.config, spec.recipe)
+    config.changes_of(spec.config, spec.recipe)
     said = capsys.readouterr().err
     assert "steps_per_execution=8 has no effect" in said
     assert "tpu has no effect" in said

@@ -7,7 +7,6 @@ and the schedule of the original (`object_detector/{model,preprocessor,object_de
 
 import dataclasses
 import enum
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from pathlib import Path
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import read_config, with_overrides
+from stillbox.experiment.resolve import changed, read_config
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes
 from stillbox.records.files import write_whole
 from stillbox_legacy.model_maker import detectors
 from stillbox_legacy.model_maker.datasets import RecordSet
@@ -194,7 +194,7 @@ class ObjectDetector:
         detectors.refuse_small(train_data.size, 1 if hparams.repeat else size)
         experiment = detector._experiment(train_data, validation_data)
         weights, _ = detectors.initial_weights(experiment)
-        experiment = with_overrides(experiment, weights)
+        experiment = changed(experiment, weights)
         detector._train_data, detector._trained = train_data, experiment
         detector._float_run = detectors.train_run(experiment, Path(hparams.export_dir))
         return detector
@@ -205,22 +205,25 @@ class ObjectDetector:
         steps = hparams.epochs * in_epoch
         rate = hparams.learning_rate * hparams.batch_size / _RATE_OF_BATCH
         decay = (hparams.cosine_decay_epochs or hparams.epochs) * in_epoch
-        schedule = (
-            f"{{kind: cosine, learning_rate: {rate}, total_steps: {decay}, "
-            f"final_learning_rate: {rate * hparams.cosine_decay_alpha}, "
-            f"warmup_learning_rate: 0.0, warmup_steps: {min(int(steps * 0.1), decay - 1)}}}"
-        )
+        schedule = {
+            "kind": "cosine",
+            "learning_rate": rate,
+            "total_steps": decay,
+            "final_learning_rate": rate * hparams.cosine_decay_alpha,
+            "warmup_learning_rate": 0.0,
+            "warmup_steps": min(int(steps * 0.1), decay - 1),
+        }
         penalty = self._model_options.l2_weight_decay
-        overrides = [
-            *_network(self._model_spec),
-            *(f"model.{part}.conv.regularizer.weight={penalty}" for part in _PARTS),
-            *_data(train, validation),
-            f"data.train.shuffle={str(hparams.shuffle).lower()}",
-            f"model.num_classes={max(train.records.names)}",
-            *_length(steps, in_epoch, hparams.batch_size),
-            f"train.optimizer.schedule={schedule}",
-        ]
-        return read_config(_RECIPE, overrides).experiment
+        changes = {
+            **_network(self._model_spec),
+            **{f"model.{part}.conv.regularizer.weight": penalty for part in _PARTS},
+            **_data(train, validation),
+            "data.train.shuffle": hparams.shuffle,
+            "model.num_classes": max(train.records.names),
+            **_length(steps, in_epoch, hparams.batch_size),
+            "train.optimizer.schedule": schedule,
+        }
+        return read_config(_RECIPE, changes).experiment
 
     def quantization_aware_training(
         self, train_data: Dataset, validation_data: Dataset, qat_hparams: QATHParams
@@ -240,24 +243,25 @@ class ObjectDetector:
         detectors.refuse_small(train_data.size, size)
         in_epoch = train_data.size // size
         rate = qat_hparams.learning_rate * size / _RATE_OF_BATCH
-        schedule = (
-            f"{{kind: exponential, learning_rate: {rate}, staircase: true, "
-            f"decay_steps: {qat_hparams.decay_steps}, decay_factor: {qat_hparams.decay_rate}}}"
-        )
-        checkpoint = json.dumps(str(ModelDirectory.open(directory).checkpoint("latest").folder))
-        fine_tune = f"{{checkpoint: {checkpoint}, scope: detection, load_heads: true}}"
+        schedule = {
+            "kind": "exponential",
+            "learning_rate": rate,
+            "staircase": True,
+            "decay_steps": qat_hparams.decay_steps,
+            "decay_factor": qat_hparams.decay_rate,
+        }
+        checkpoint = ModelDirectory.open(directory).checkpoint("latest").folder
+        fine_tune = {"checkpoint": checkpoint, "scope": "detection", "load_heads": True}
         assert self._trained is not None
-        experiment = with_overrides(
-            self._trained,
-            [
-                *_data(train_data, validation_data),
-                *(f"model.{part}.conv.regularizer=null" for part in _PARTS),
-                f"train.fine_tune={fine_tune}",
-                "train.quantization={delay: 0}",
-                *_length(qat_hparams.epochs * in_epoch, in_epoch, size),
-                f"train.optimizer.schedule={schedule}",
-            ],
-        )
+        changes = {
+            **_data(train_data, validation_data),
+            **{f"model.{part}.conv.regularizer": None for part in _PARTS},
+            "train.fine_tune": fine_tune,
+            "train.quantization": {"delay": 0},
+            **_length(qat_hparams.epochs * in_epoch, in_epoch, size),
+            "train.optimizer.schedule": schedule,
+        }
+        experiment = changed(self._trained, changes)
         self._integer_run = detectors.train_run(experiment, Path(self._hparams.export_dir))
 
     def restore_float_ckpt(self) -> None:
@@ -276,7 +280,7 @@ class ObjectDetector:
             UserError: the classes of the data are not those of the detector.
         """
         directory = self._run()
-        size = f"evaluation.batch_size={min(batch_size, dataset.size)}"
+        size = {"evaluation.batch_size": min(batch_size, dataset.size)}
         result = detectors.score(directory, dataset.records, size)
         metrics = detectors.coco_metrics(result)
         for class_id, name in sorted(dataset.records.names.items()):
@@ -359,37 +363,37 @@ def _steps_per_epoch(hparams: HParams, size: int) -> int:
     return steps
 
 
-def _network(spec: ModelSpec) -> list[str]:
+def _network(spec: ModelSpec) -> Changes:
     height, width, _ = spec.input_image_shape
-    return [
-        f"name=mobilenet_v2_{height}x{width}",
-        f"model.resizer={{kind: scale_jitter, height: {height}, width: {width}, min_scale: 0.5, "
-        "max_scale: 2.0, pad_value: [127.5, 127.5, 127.5]}",
-        *(f"model.{part}.min_level={spec.min_level}" for part in ("neck", "anchors")),
-        *(f"model.{part}.max_level={spec.max_level}" for part in ("neck", "anchors")),
-        "model.anchors.anchor_scale=3.0",
-        "model.anchors.scales_per_octave=3",
-        "model.loss.classification.gamma=1.5",
-        "model.loss.localization.delta=0.1",
-        f"model.loss.localization_weight={_BOX_WEIGHT}",
-        "model.loss.added_matches=1.0",
-        "model.postprocessing.nms.score_threshold=0.05",
-        "model.postprocessing.nms.iou_threshold=0.5",
-        "train.augmentations=[{kind: random_horizontal_flip}]",
-    ]
+    resizer = {"kind": "scale_jitter", "height": height, "width": width}
+    return {
+        "name": f"mobilenet_v2_{height}x{width}",
+        "model.resizer": resizer | {"min_scale": 0.5, "max_scale": 2.0, "pad_value": [127.5] * 3},
+        **{f"model.{part}.min_level": spec.min_level for part in ("neck", "anchors")},
+        **{f"model.{part}.max_level": spec.max_level for part in ("neck", "anchors")},
+        "model.anchors.anchor_scale": 3.0,
+        "model.anchors.scales_per_octave": 3,
+        "model.loss.classification.gamma": 1.5,
+        "model.loss.localization.delta": 0.1,
+        "model.loss.localization_weight": _BOX_WEIGHT,
+        "model.loss.added_matches": 1.0,
+        "model.postprocessing.nms.score_threshold": 0.05,
+        "model.postprocessing.nms.iou_threshold": 0.5,
+        "train.augmentations": [{"kind": "random_horizontal_flip"}],
+    }
 
 
-def _data(train: Dataset, validation: Dataset) -> list[str]:
-    return [*train.records.overrides("train"), *validation.records.overrides("evaluation")]
+def _data(train: Dataset, validation: Dataset) -> Changes:
+    return {**train.records.changes("train"), **validation.records.changes("evaluation")}
 
 
-def _length(steps: int, in_epoch: int, batch_size: int) -> list[str]:
-    return [
-        f"train.steps={steps}",
-        f"train.batch_size={batch_size}",
-        f"train.checkpoint_every={in_epoch}",
-        f"train.evaluate_every={max(5 * in_epoch, steps // 10)}",
-    ]
+def _length(steps: int, in_epoch: int, batch_size: int) -> Changes:
+    return {
+        "train.steps": steps,
+        "train.batch_size": batch_size,
+        "train.checkpoint_every": in_epoch,
+        "train.evaluate_every": max(5 * in_epoch, steps // 10),
+    }
 
 
 def _records(data: object) -> RecordSet:

@@ -8,7 +8,7 @@ import ast
 import copy
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes, YamlText
 from stillbox.textformat.yaml_tree import compose, read_text_file
 from stillbox_legacy.model_maker.quantization import QuantizationConfig
 
-__all__ = ["Config", "ExportFormat", "QuantizationConfig", "default_config", "overrides_of"]
+__all__ = ["Config", "ExportFormat", "QuantizationConfig", "changes_of", "default_config"]
 
 
 @enum.unique
@@ -182,7 +183,7 @@ _HANDLED: dict[str, object] = {
     "name": "",
     "backbone_name": "",
 }
-"""Values that `overrides_of` or the detector takes, with their defaults."""
+"""Values that `changes_of` or the detector takes, with their defaults."""
 
 _NO_EFFECT: dict[str, tuple[object, str]] = {
     "strategy": (None, "all devices of the machine are used"),
@@ -262,15 +263,15 @@ def default_config(experiment: Experiment) -> Config:
     return config
 
 
-def overrides_of(config: Config, experiment: Experiment) -> list[str]:
-    """Returns the overrides of a recipe that a configuration stands for, but for its schedule.
+def changes_of(config: Config, experiment: Experiment) -> Changes:
+    """Returns the changes of a recipe that a configuration stands for, but for its schedule.
 
     Says which changed values have no effect.
 
     Raises:
         UserError: a changed value has no counterpart.
     """
-    found = [*_simple(config, experiment), *_image(config), *_switches(config)]
+    found = {**_simple(config, experiment), **_image(config), **_switches(config)}
     for name, (default, reason) in _NO_EFFECT.items():
         if config.get(name) != default:
             say_aside(f"{name}={config.get(name)!r} has no effect: {reason}")
@@ -290,32 +291,41 @@ def overrides_of(config: Config, experiment: Experiment) -> list[str]:
     return found
 
 
-def _simple(config: Config, experiment: Experiment) -> Iterator[str]:
+def _simple(config: Config, experiment: Experiment) -> Changes:
+    found = dict[str, object]()
     for name, paths in _FIELDS.items():
         value = config.get(name)
         plain = list(value) if isinstance(value, list | tuple) else value
         for path in paths:
             own = attrgetter(path)(experiment)
             if plain != (list(own) if isinstance(own, tuple) else own):
-                yield f"{path}={plain}"
+                found[path] = YamlText(plain) if isinstance(plain, str) else plain
+    return found
 
 
-def _image(config: Config) -> Iterator[str]:
+def _image(config: Config) -> Changes:
     rows, columns = image_size(config.get("image_size"))
-    yield f"model.resizer.min_dimension={rows}"
-    yield f"model.resizer.max_dimension={columns}"
-    scales = f"min_scale: {config.get('jitter_min')}, max_scale: {config.get('jitter_max')}"
-    square = f"{{kind: random_scale_crop_and_pad_to_square, output_size: {rows}, {scales}}}"
-    flip = "{kind: random_horizontal_flip}, " if config.get("input_rand_hflip") else ""
-    yield f"train.augmentations=[{flip}{square}]"
+    square = {
+        "kind": "random_scale_crop_and_pad_to_square",
+        "output_size": rows,
+        "min_scale": config.get("jitter_min"),
+        "max_scale": config.get("jitter_max"),
+    }
+    flips = [{"kind": "random_horizontal_flip"}] if config.get("input_rand_hflip") else []
+    return {
+        "model.resizer.min_dimension": rows,
+        "model.resizer.max_dimension": columns,
+        "train.augmentations": [*flips, square],
+    }
 
 
-def _switches(config: Config) -> Iterator[str]:
-    crowds = "drop" if config.get("skip_crowd_during_training") else "train"
-    yield f"data.train.crowds={crowds}"
-    yield f"model.freeze_batch_norm={str(not config.get('is_training_bn')).lower()}"
-    yield f"train.precision={'bfloat16' if config.get('mixed_precision') else 'float32'}"
-    yield f"train.ema_decay={config.get('moving_average_decay') or 'null'}"
+def _switches(config: Config) -> Changes:
+    return {
+        "data.train.crowds": "drop" if config.get("skip_crowd_during_training") else "train",
+        "model.freeze_batch_norm": not config.get("is_training_bn"),
+        "train.precision": "bfloat16" if config.get("mixed_precision") else "float32",
+        "train.ema_decay": config.get("moving_average_decay") or None,
+    }
 
 
 def image_size(value: object) -> tuple[int, int]:

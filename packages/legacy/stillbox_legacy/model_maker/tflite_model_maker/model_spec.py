@@ -5,7 +5,6 @@ changes that `config` holds.
 """
 
 import functools
-import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -13,14 +12,15 @@ from collections.abc import Callable, Mapping
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
-from stillbox.experiment.resolve import read_config, with_overrides
+from stillbox.experiment.resolve import changed, read_config
 from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes
 from stillbox_legacy.model_maker.datasets import RecordSet
 from stillbox_legacy.model_maker.detectors import initial_weights
 from stillbox_legacy.model_maker.tflite_model_maker.config import (
     Config,
+    changes_of,
     default_config,
-    overrides_of,
 )
 
 _HUB = "https://tfhub.dev/"
@@ -138,48 +138,49 @@ class EfficientDetModelSpec:
         steps, scale = epochs * in_epoch, batch_size / _RATE_OF_BATCH
         # A run of one epoch would be all warm-up.
         warmup = min(int(_number(config, "lr_warmup_epoch") * in_epoch), steps - 1)
-        schedule = (
-            f"{{kind: cosine, learning_rate: {_number(config, 'learning_rate') * scale}, "
-            f"warmup_learning_rate: {_number(config, 'lr_warmup_init') * scale}, "
-            f"warmup_steps: {warmup}, total_steps: {steps}}}"
-        )
+        schedule = {
+            "kind": "cosine",
+            "learning_rate": _number(config, "learning_rate") * scale,
+            "warmup_learning_rate": _number(config, "lr_warmup_init") * scale,
+            "warmup_steps": warmup,
+            "total_steps": steps,
+        }
         every = int(_number(config, "map_freq")) * in_epoch
-        overrides = [
-            *overrides_of(config, self.recipe),
-            *train.overrides("train"),
-            *(validation.overrides("evaluation") if validation else ()),
-            f"model.num_classes={max(train.names)}",
-            f"train.steps={steps}",
-            f"train.batch_size={batch_size}",
-            f"train.optimizer.schedule={schedule}",
-            f"train.checkpoint_every={in_epoch}",
-            f"train.evaluate_every={every if validation else 0}",
-        ]
-        read = read_config(self.recipe, overrides).experiment
+        changes = {
+            **changes_of(config, self.recipe),
+            **train.changes("train"),
+            **(validation.changes("evaluation") if validation else {}),
+            "model.num_classes": max(train.names),
+            "train.steps": steps,
+            "train.batch_size": batch_size,
+            "train.optimizer.schedule": schedule,
+            "train.checkpoint_every": in_epoch,
+            "train.evaluate_every": every if validation else 0,
+        }
+        read = read_config(self.recipe, changes).experiment
         weights, scope = self._weights(read)
-        return with_overrides(read, [*weights, *self._frozen(scope)])
+        return changed(read, {**weights, "train.freeze": self._frozen(scope)})
 
-    def _weights(self, experiment: Experiment) -> tuple[list[str], str]:
+    def _weights(self, experiment: Experiment) -> tuple[Changes, str]:
         if self.uri.startswith(_HUB) or not self.uri:
             say_aside("TensorFlow Hub is not used: weights of its modules are not read")
             return initial_weights(experiment)
         row = known_weights().get(self.uri)
         if row is not None:
-            return list(row.overrides()), row.scope
-        fine_tune = f"{{checkpoint: {json.dumps(self.uri)}, scope: detection}}"
-        return [f"train.fine_tune={fine_tune}"], "detection"
+            return row.changes(), row.scope
+        return {"train.fine_tune": {"checkpoint": self.uri, "scope": "detection"}}, "detection"
 
     def _frozen(self, scope: str) -> list[str]:
-        """Returns the override of what `var_freeze_expr` freezes of what is not random."""
+        """Returns what `var_freeze_expr` freezes of what is not random."""
         expression = self.config.get("var_freeze_expr")
         if not expression:
-            return ["train.freeze=[]"]
+            return []
         found = frozen_parts(str(expression), str(self.config.get("backbone_name")))
         trained = {"detection": list(_VARIABLES)[:2], "classification": ["^backbone"]}
         kept = [part for part in found if part in trained.get(scope, [])]
         for part in sorted(set(found) - set(kept)):
             say_aside(f"var_freeze_expr does not freeze {part[1:]}: its initial weights are random")
-        return [f"train.freeze={json.dumps(kept)}"]
+        return kept
 
 
 def frozen_parts(expression: str, backbone: str) -> list[str]:

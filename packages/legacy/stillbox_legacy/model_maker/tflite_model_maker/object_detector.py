@@ -5,6 +5,7 @@ from pathlib import Path
 
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
+from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.records.files import write_whole
 from stillbox_legacy.model_maker import detectors
@@ -134,7 +135,7 @@ class ObjectDetector:
             UserError: the classes of the data are not those of the detector.
         """
         size = batch_size or int(self.model_spec.config.batch_size)
-        return self._scores(self._run(), data, f"evaluation.batch_size={min(size, len(data))}")
+        return self._scores(self._run(), data, {"evaluation.batch_size": min(size, len(data))})
 
     def evaluate_tflite(self, tflite_filepath: str, data: DataLoader) -> dict[str, float]:
         """Returns the numbers of `evaluate` for a file that `export` has written, run by LiteRT.
@@ -144,8 +145,10 @@ class ObjectDetector:
         """
         return self._scores(detectors.find_export(self._run(), Path(tflite_filepath)), data)
 
-    def _scores(self, source: Path, data: DataLoader, *overrides: str) -> dict[str, float]:
-        result = detectors.score(source, data.records, *overrides)
+    def _scores(
+        self, source: Path, data: DataLoader, changes: Changes = NO_CHANGES
+    ) -> dict[str, float]:
+        result = detectors.score(source, data.records, changes)
         classes = {
             f"AP_/{name}": detectors.class_metrics(result, name)[0]
             for _, name in sorted(data.label_map.items())
