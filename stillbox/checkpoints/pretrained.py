@@ -95,19 +95,14 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
     if archive.suffix == ".whl":
         with open_zip(packed) as wheel:
             yield (
-                _Member(
-                    member.filename,
-                    member.file_size,
-                    not member.is_dir(),
-                    partial(wheel.open, member),
-                )
-                for member in wheel.infolist()
+                _Member(item.filename, item.file_size, not item.is_dir(), partial(wheel.open, item))
+                for item in wheel.infolist()
             )
         return
     with packed, tarfile.open(fileobj=packed) as file:
         yield (
-            _Member(member.name, member.size, member.isreg(), partial(_extracted, file, member))
-            for member in file
+            _Member(item.name, item.size, item.isreg(), partial(_extracted, file, item))
+            for item in file
         )
         # Behind the last member gzip compares the checksum of all of them.
         rest = iter(partial(file.fileobj.read, _PIECE_BYTES), b"")

@@ -203,11 +203,9 @@ def _mean_ap(
     high = np.searchsorted(classes[order], ids, side="right")
     levels, aps = np.linspace(0.0, 1.0, 101), []
     for start, end, truths in zip(low, high, wanted, strict=True):
-        of_class = order[start:end]
+        rows = order[start:end]
         # If no object is left, a recall beyond 1 has no precision.
-        precision, recall = precision_recall(
-            scores[of_class], correct[of_class], max(int(truths), 1)
-        )
+        precision, recall = precision_recall(scores[rows], correct[rows], max(int(truths), 1))
         best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
         aps.append(best[np.searchsorted(recall, levels)].mean())
     return float(np.mean(aps))

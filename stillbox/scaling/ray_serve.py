@@ -69,16 +69,12 @@ def _detector_class(selection: Selection, most: int, wait: float) -> type:
         def __init__(self, sized: list[Predictor]) -> None:
             prepare_process()
             self._sized = sized
-            for sized_predictor in sized:
-                sized_predictor.warm_up()
+            for predictor in sized:
+                predictor.warm_up()
 
         @serve.batch(max_batch_size=most, batch_wait_timeout_s=wait)
         async def _run(self, prepared: list[Prepared]) -> list[RawDetections]:
-            fitting = next(
-                sized_predictor
-                for sized_predictor in self._sized
-                if sized_predictor.batch_size >= len(prepared)
-            )
+            fitting = next(each for each in self._sized if each.batch_size >= len(prepared))
             return await asyncio.to_thread(fitting.run, prepared)
 
         async def detect(self, content: bytes) -> dict[str, object]:
