@@ -259,10 +259,7 @@ def test_a_writer_that_slept_while_it_uploaded_replaces_no_object(bucket, monkey
 
 
 def test_a_finished_checkpoint_in_a_bucket_is_not_replaced(bucket):
-    with (
-        refused("", "step 1"),
-        model_place(bucket.url, step="latest", writes=True) as place,
-    ):
+    with refused("", "step 1"), model_place(bucket.url, step="latest", writes=True) as place:
         directory = writing(place)
         for name in ("checkpoint.json", "params.npz"):
             bucket.write(f"checkpoints/1/{name}", b"of another")

@@ -168,8 +168,5 @@ def test_what_no_repetition_changes_is_said_at_once(bucket, error):
 @pytest.mark.parametrize("text", ["ten", "-1", "1e3", "9" * 5000, ""])
 def test_the_setting_is_a_number_of_seconds(bucket, monkeypatch, text):
     monkeypatch.setenv("STILLBOX_STORAGE_SECONDS", text)
-    with (
-        refused("STILLBOX_STORAGE_SECONDS"),
-        model_place(bucket.url, writes=True),
-    ):
+    with refused("STILLBOX_STORAGE_SECONDS"), model_place(bucket.url, writes=True):
         pass

@@ -142,10 +142,7 @@ def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{one.getsockname()[1]}")
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
         # Bound, but not listening.
-        with (
-            refused("RAY_ADDRESS", 127),
-            ray_cluster.connected(),
-        ):
+        with refused("RAY_ADDRESS", 127), ray_cluster.connected():
             pass
     assert not (tmp_path / "run").exists()
 
