@@ -14,6 +14,7 @@ from stillbox import api
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
+from stillbox.evaluation.results import NotFiniteError
 from stillbox.experiment.resolve import changed
 from stillbox.exporting import backend
 from stillbox.exporting.benchmarking.runner import benchmark
@@ -303,5 +304,5 @@ def test_raw_predictions_that_are_not_finite_are_refused(exported, monkeypatch):
         return outputs | {"raw_detection_scores": outputs["raw_detection_scores"] * np.nan}
 
     monkeypatch.setattr(predictor.backend, "_run", spoilt)
-    with refused("image"):
+    with refused("image", kind=NotFiniteError):
         predictor.predict(np.zeros((40, 80, 3), np.uint8))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
+from stillbox.evaluation.results import NotFiniteError
 from stillbox.predicting import video as videos
 from stillbox.predicting.backend import RawDetections
 from stillbox.predicting.predictor import Predictor
@@ -266,7 +267,7 @@ def test_a_window_that_is_not_finite_is_refused():
         def _found(self, pixels):
             return super()._found(pixels)._replace(finite=pixels.max() == 0)
 
-    with refused("image"):
+    with refused("image", kind=NotFiniteError):
         found(scene((100, 100, 120, 120)), Broken())
 
 

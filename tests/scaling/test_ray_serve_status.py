@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.evaluation.results import NotFiniteError
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.tiling import Tiling
@@ -72,7 +73,7 @@ def test_predictions_that_are_not_finite_are_a_fault_of_the_server(detector, mon
     status, answer = post(detector, photo())
     assert status == 500
     assert "not finite" in answer["error"]
-    with refused("image"):
+    with refused("image", kind=NotFiniteError):
         asyncio.run(detector(photo()))
 
 
