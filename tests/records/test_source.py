@@ -9,6 +9,7 @@ from stillbox.errors import UserError
 from stillbox.records.parallel import ordered_map
 from stillbox.records.source import ExampleSource, expand, missing_shards
 from stillbox.records.tf_example import serialize_example
+from stillbox.records.tfrecord import RecordError
 from stillbox.records.wire import parse_features, serialize_features
 from tests.helpers import refused
 from tests.records.builders import CAT_DOG, make_example, write_records
@@ -232,7 +233,7 @@ def test_a_damaged_record_stops_or_is_left_out(tmp_path):
 def test_a_truncated_file_stops_or_gives_its_whole_records(tmp_path):
     path = write_records(tmp_path / "a", numbered([0, 1, 2]))
     path.write_bytes(path.read_bytes()[:-5])
-    with refused("a: record 2 (byte 2610)"):
+    with refused("a: record 2 (byte 2610)", kind=RecordError):
         ExampleSource([str(path)])
     source = ExampleSource([str(path)], bad_records="drop")
     assert image_ids(source) == ["0", "1"]
