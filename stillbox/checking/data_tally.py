@@ -11,7 +11,7 @@ import numpy as np
 
 from stillbox.checking import findings as found
 from stillbox.printing import count_text
-from stillbox.records.example import CLASS_ZERO, Example
+from stillbox.records.example import CLASS_ZERO, Example, first_equal
 from stillbox.records.image_files import ImageInfo
 from stillbox.records.label_map import LabelMap
 from stillbox.records.pixels import FEW_VALUES
@@ -119,10 +119,10 @@ class Tally:
         self._add_repetitions(where, example)
 
     def _add_repetitions(self, where: str, example: Example) -> None:
-        rows = zip(example.class_ids.tolist(), map(tuple, example.boxes.tolist()), strict=True)
-        for (class_id, _), count in Counter(rows).items():
+        class_ids = example.class_ids.tolist()
+        for row, count in Counter(first_equal(class_ids, example.boxes)).items():
             if count > 1:
-                self.log.add(found.BOX_TWICE, where, f"class id {class_id}, {count} times")
+                self.log.add(found.BOX_TWICE, where, f"class id {class_ids[row]}, {count} times")
 
     def _add_classes(self, where: str, class_ids: list[int]) -> None:
         self.class_boxes.update(class_ids)

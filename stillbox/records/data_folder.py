@@ -185,7 +185,7 @@ class DataFolder:
         if same := self._by_name.get(wanted[-1]):
             return _best(same, lambda other: (_tail(other.parts, wanted), _shared(other, near)))
         loose = tuple(map(_loose, (*wanted[:-1], _without_query(wanted[-1]))))
-        stem = PurePosixPath(loose[-1]).stem if _is_image(loose[-1]) else loose[-1]
+        stem = image_stem(loose[-1])
         found = self._by_loose.get(loose[-1]) or self._by_loose_stem.get(stem, [])
         return _best(
             found,
@@ -320,8 +320,10 @@ def _loose(name: str) -> str:
     return unicodedata.normalize("NFC", unquote(name)).casefold()
 
 
-def _is_image(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
+def image_stem(name: str) -> str:
+    """Returns the stem of an image that a list names, with or without folder and suffix."""
+    path = PurePosixPath(name)
+    return path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
 
 
 def _with_last(folder: Path, part: str, other: str) -> Path:

@@ -6,7 +6,7 @@ dropped: no area, not a number, wholly outside, unknown class. Under `drop` ever
 dropped, under `fail` the first one stops the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -140,6 +140,13 @@ def apply_box_policy(
 def _all_sound(boxes: NDArray[np.float32]) -> bool:
     low, high = boxes[:, :2], boxes[:, 2:]
     return bool(np.all((low >= 0) & (high <= 1) & (high > low)))  # NaN compares as False
+
+
+def first_equal(classes: Sequence[object], boxes: NDArray[np.floating]) -> list[int]:
+    """Returns the index of the first box that is the same and of the same class, for each box."""
+    first: dict[object, int] = {}
+    rows = zip(classes, map(tuple, boxes.tolist()), strict=True)
+    return [first.setdefault(row, number) for number, row in enumerate(rows)]
 
 
 def format_box(box: NDArray[np.floating]) -> str:

@@ -33,6 +33,7 @@ from stillbox.records.pixels import (
     few_values,
     in_eight_bits,
     is_deep,
+    upper_bits,
     used_bits,
 )
 from stillbox.records.problems import BadRecordError
@@ -152,10 +153,11 @@ def prepare_image(
     image, info = _open(data, True)
     notes: list[_Note] = []
     upright = _note_orientation(info, claimed, exif, notes)
-    plain = in_eight_bits(turned_upright(image) if upright else image, brightest)
+    own = brightest_pixel(image)
+    plain = upper_bits(turned_upright(image) if upright else image, own.joined(brightest))
     few = few_values(plain)
     _note_channels(info, few, notes)
-    scaled = _note_scaling(image, info, brightest, notes)
+    scaled = is_deep(image) and _note_scaling(info, own, brightest, notes)
     target = _target_format(info, notes)
     if few:
         notes.append((FEW_VALUES, f"{few} of 256", "kept"))
@@ -192,12 +194,9 @@ def _note_channels(info: ImageInfo, few: int, notes: list[_Note]) -> None:
 
 
 def _note_scaling(
-    image: Image.Image, info: ImageInfo, brightest: Brightest, notes: list[_Note]
+    info: ImageInfo, own: Brightest, brightest: Brightest, notes: list[_Note]
 ) -> bool:
     """Returns whether pixels of more than 8 bits are others than decoders take of the file."""
-    if not is_deep(image):
-        return False
-    own = brightest_pixel(image)
     bits = used_bits(info.mode, own.joined(brightest))
     if info.mode == "F":
         notes.append(("image of floats", f"0 to {2**bits - 1 or 1}", _SCALED))

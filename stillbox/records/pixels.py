@@ -76,10 +76,14 @@ def in_eight_bits(image: Image.Image, of_set: Brightest = NO_DEEP) -> Image.Imag
     Raises:
         BadRecordError: see `brightest_pixel`.
     """
+    return upper_bits(image, brightest_pixel(image).joined(of_set))
+
+
+def upper_bits(image: Image.Image, brightest: Brightest) -> Image.Image:
+    """Returns what `in_eight_bits` does, given the brightest pixel of the image and its set."""
     if not is_deep(image):
         return image
-    bits = used_bits(image.mode, brightest_pixel(image).joined(of_set))
-    pixels = np.asarray(image)
+    bits, pixels = used_bits(image.mode, brightest), np.asarray(image)
     if not bits:
         return Image.fromarray(np.rint(pixels * 255).astype(np.uint8))
     whole = pixels.astype(np.int32) if image.mode == "F" else pixels

@@ -18,7 +18,7 @@ from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage, only_boxes
 from stillbox.records.box_numbers import BoxNumbers, read_numbers
 from stillbox.records.data_folder import DataFolder, Split
-from stillbox.records.example import format_box
+from stillbox.records.example import first_equal, format_box
 from stillbox.records.problems import ConversionLog
 
 
@@ -146,16 +146,10 @@ def _in_size(item: AnnotatedImage, size: tuple[int, int]) -> np.ndarray:
 
 def _distinct(item: AnnotatedImage, log: ConversionLog) -> AnnotatedImage:
     """Keeps each box of a class once."""
-    boxes = [box.tobytes() for box in item.pixel_boxes]
-    if len(set(boxes)) == len(boxes):
-        return item
     names = [item.unknown.get(n, class_id) for n, class_id in enumerate(item.class_ids.tolist())]
-    first: dict[object, int] = {}
-    rows = list(zip(names, boxes, strict=True))
-    keep = np.array([first.setdefault(row, n) == n for n, row in enumerate(rows)])
-    for row, count in Counter(rows).items():
+    first = first_equal(names, item.pixel_boxes)
+    for row, count in Counter(first).items():
         if count > 1:
-            where, shown = f"{item.where}, box {first[row]}", item.pixel_boxes[first[row]]
-            detail = f"{count} x {format_box(shown)}"
-            log.add("the same box again", where, detail, action="kept once")
-    return only_boxes(item, keep)
+            detail = f"{count} x {format_box(item.pixel_boxes[row])}"
+            log.add("the same box again", f"{item.where}, box {row}", detail, action="kept once")
+    return only_boxes(item, np.array(first) == np.arange(len(first)))

@@ -9,14 +9,14 @@ VOC development kit, section "Annotations".
 import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
 from stillbox.errors import UserError, nearest
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
-from stillbox.records.data_folder import DataFolder, Split, folder_split, word_split
+from stillbox.records.data_folder import DataFolder, Split, folder_split, image_stem, word_split
 from stillbox.records.foreign_files import MAX_LIST_BYTES, number, parse_int, read_lines, read_xml
 from stillbox.records.formats.registry import (
     FolderContents,
@@ -25,7 +25,6 @@ from stillbox.records.formats.registry import (
     register_foreign,
     xml_files,
 )
-from stillbox.records.image_files import IMAGE_SUFFIXES
 from stillbox.records.label_map import LabelMap
 from stillbox.records.problems import BadRecordError, ConversionLog
 from stillbox.records.review import Stated, report_without_annotation, review
@@ -257,7 +256,7 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
         split = word_split(file.stem)
         folder.used.add(file)
         if split is not None:
-            stems = [_stem(line.split()[0]) for line in read_lines(file)]
+            stems = [image_stem(line.split()[0]) for line in read_lines(file)]
             if stems and not any(map(folder.images_of_stem, stems)):
                 what = f"none of the images of {split} is here: {stems[0]}"
                 fix = "let the list name images of the folder, or take it out"
@@ -265,12 +264,6 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
             members = sets.setdefault(file.parents[2], {})
             members |= dict.fromkeys(stems, split)
     return sets
-
-
-def _stem(name: str) -> str:
-    """Returns the stem of an image that a list names, with or without folder and suffix."""
-    path = PurePosixPath(name)
-    return path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
 
 
 register_foreign(
