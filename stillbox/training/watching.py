@@ -245,13 +245,13 @@ class CheckpointWatcher:
             raise UserError(what, where=str(self._output), fix="write into another folder")
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
-        # A history beside settings that fit is of these scores.
+        so_far = read_history(self._output / HISTORY).evaluations
+        # Settings that fit and scores are of an older run into this folder.
         written = (_SETTINGS, HISTORY)
-        former = written if (self._output / _SETTINGS).is_file() else ()
+        former = written if so_far or (self._output / _SETTINGS).is_file() else ()
         refuse_others(self._output, written, known=former)
         if is_main_process():
             claim_files(self._output, written, known=former)
-        so_far = read_history(self._output / HISTORY).evaluations
         known = broadcast([step for step, _ in so_far])
         scored: list[int] = []
         with closing(Summaries(self._output, from_step=max(known, default=0))) as summaries:
