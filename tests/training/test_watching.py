@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.cli.overrides import changes_of
 from stillbox.devices.chips import figures_of
 from stillbox.errors import UserError
 from stillbox.evaluation.history import HISTORY, read_history
@@ -244,7 +243,7 @@ def vanishing(trained, monkeypatch):
     def lose(directory, *, step, overrides):
         if step == 2:
             shutil.rmtree(trained / "checkpoints/2")
-        return load(directory, step=step, overrides=changes_of(overrides))
+        return load(directory, step=step, overrides=overrides)
 
     monkeypatch.setattr(watching, "load_trained", lose)
 

@@ -4,7 +4,6 @@ import pytest
 
 from stillbox.api import load_model
 from stillbox.checkpoints.model_directory import ModelDirectory
-from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment.resolve import changed
 from stillbox.training.loop import Outcome
@@ -63,7 +62,7 @@ def test_a_path_of_weights_has_any_character(tmp_path, path):
     spec = spec_in(tmp_path)
     spec.uri = path
     overrides, _ = spec._weights(spec.recipe)
-    assert changed(spec.recipe, changes_of(overrides)).train.fine_tune.checkpoint == path
+    assert changed(spec.recipe, overrides).train.fine_tune.checkpoint == path
 
 
 @pytest.mark.parametrize(
