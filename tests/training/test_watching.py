@@ -276,7 +276,10 @@ def test_checkpoints_of_another_model_are_refused_and_other_thresholds_are_not(w
 @pytest.mark.parametrize("use_ema", ["true", "false"])
 def test_the_average_is_scored_if_the_config_says_so(watch, monkeypatch, use_ema):
     def load(directory, *, step, overrides):
-        assert overrides == [f"evaluation.use_ema={use_ema}", "evaluation.precision=float32"]
+        assert overrides == {
+            "evaluation.use_ema": use_ema == "true",
+            "evaluation.precision": "float32",
+        }
         raise UserError("seen")
 
     monkeypatch.setattr(watching, "load_trained", load)
