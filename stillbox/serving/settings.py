@@ -87,9 +87,8 @@ class ServeSettings:
         for field, (least, most) in _RANGES.items():
             value = getattr(self, field)
             if not least <= value <= most:  # also refuses NaN
-                option = "model-version" if field == "version" else field.replace("_", "-")
                 fix = f"give {least} to {most}"
-                raise UserError(f"{value} is out of range", where=f"--{option}", fix=fix)
+                raise UserError(f"{value} is out of range", where=Parameter(field), fix=fix)
         sizes = BATCH_SIZES if self.batch_sizes is None else self.batch_sizes
         if not 0 < len(sizes) <= _MOST_SIZES or not 0 < min(sizes) <= max(sizes) <= _LARGEST_BATCH:
             what = (

@@ -469,7 +469,7 @@ def test_a_note_about_a_field_that_is_set_is_left_out(tmp_path, override, gone):
     text = train + reader + evaluation.replace("shuffle: false", "shuffle: true", 1)
     (tmp_path / "x.config").write_text(text)
     before = read_config(tmp_path / "x.config").notes
-    after = read_config(tmp_path / "x.config", [override]).notes
+    after = read_config(tmp_path / "x.config", changes_of([override])).notes
     assert sum(gone in note for note in before) == 1
     assert {*before} - {*after} == {note for note in before if gone in note}
     assert {*after} <= {*before}

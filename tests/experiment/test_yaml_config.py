@@ -341,9 +341,8 @@ def test_no_weights_to_start_from_can_be_said(tmp_path):
 
 @pytest.mark.parametrize("place", ["/tmp/x", "../x", "a/../../x", "a\0b", "a\nb"])
 def test_pictures_lead_out_of_no_folder(place):
-    with refused("evaluation.pictures_directory") as caught:
+    with refused(Setting("evaluation.pictures_directory", place)):
         changed(Experiment(), {"evaluation.pictures_directory": place})
-    assert "evaluation.pictures_directory" in caught.value.where
 
 
 def experiment_in(directory, *more):
