@@ -23,6 +23,7 @@ from stillbox.evaluation.results import NotFiniteError
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
 from stillbox.experiment import schema
 from stillbox.models import detector as detectors
+from stillbox.models.variables import split_detector
 from stillbox.predicting import checkpoint_backend
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image, refuse_missing
@@ -315,6 +316,6 @@ def test_a_model_without_a_mark_is_checked_by_its_detections(monkeypatch):
             return Detections(boxes, scores, jnp.zeros((3, 2), int), counts, jnp.zeros((3, 2), int))
 
     monkeypatch.setattr(detectors, "bind_detector", lambda *arrays: Silent())
-    detect = detectors.detect_function(nnx.graphdef(nnx.Module()))
+    detect = detectors.detect_function(split_detector(nnx.Module())[0])
     found = detect({}, {}, jnp.zeros((3, 4, 4, 3)), jnp.full((3, 2), 4))
     assert found.finite.tolist() == [True, False, False]
