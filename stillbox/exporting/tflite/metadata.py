@@ -208,8 +208,7 @@ def _write(builder: "flatbuffers.Builder", value: _Stored) -> int:
     for field, part in parts.items():
         if isinstance(part, np.generic):
             # 0 is the default, which is not written; no field here has that value.
-            signed = isinstance(part, np.int8)
-            prepend = builder.PrependInt8Slot if signed else builder.PrependUint8Slot
+            prepend = getattr(builder, f"Prepend{part.dtype.name.capitalize()}Slot")
             prepend(field, part.item(), 0)
         else:
             builder.PrependUOffsetTRelativeSlot(field, part, 0)
