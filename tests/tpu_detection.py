@@ -88,7 +88,7 @@ def golden(name: str) -> Any:
     return read_json(GOLDENS / f"{name}.json")
 
 
-def goldenvariables_of(name: str) -> dict[str, tuple[int, ...]]:
+def golden_variables(name: str) -> dict[str, tuple[int, ...]]:
     """Shape by name of all variables that the original has."""
     return {n.removesuffix(":0"): tuple(shape) for n, shape in golden(f"vars_{name}")}
 
