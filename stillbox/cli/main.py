@@ -160,13 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = program.name
         if program.is_original:
             words = with_two_dashes(words, verb_options(verb))
-    # Without a verb the help names all of them, which needs the options of none.
-    from stillbox.cli.arguments import find_process_info
-
     make_output_printable(wording_of(verb))
     try:
+        # Without a verb the help names all of them, which needs the options of none.
         parsed = build_parser(verb or "").parse_args(words)
         parsed.words = words
+        # Imported here: the help reads no experiment.
+        from stillbox.cli.arguments import find_process_info
+
         refuse_addresses(words)
         place = find_process_info(parsed)
         if place is not None:

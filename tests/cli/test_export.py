@@ -151,7 +151,7 @@ def test_the_flags_of_the_tpu_page(stillbox, trained, asked):
     ).ended()
     (arguments,) = asked
     assert arguments["source"] == trained
-    assert arguments["overrides"] == ["model.resizer.height=128", "model.resizer.width=96"]
+    assert arguments["overrides"] == {"model.resizer.height": 128, "model.resizer.width": 96}
     wanted = {
         "output": Path("out"),
         "format": "saved_model",
@@ -258,7 +258,7 @@ def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular, mon
     assert (arguments["format"], arguments["max_detections"]) == ("tflite", 20)
     assert arguments["overwrite"] is regular
     # TFLite_Detection_PostProcess keeps only the best class of each box by default.
-    agnostic = "model.postprocessing.nms.class_agnostic=true" in arguments["overrides"]
+    agnostic = arguments["overrides"].get("model.postprocessing.nms.class_agnostic", False)
     assert agnostic is not regular
 
 

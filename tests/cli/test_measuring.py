@@ -267,7 +267,7 @@ def test_all_options_reach_the_benchmark(stillbox, trained, asked):
         image_size=(48, 80),
     )
     assert (asked["source"], asked["step"]) == (str(trained), 2)
-    assert asked["overrides"] == ["evaluation.metrics=[pascal_voc]"]
+    assert asked["overrides"] == {"evaluation.metrics": "[pascal_voc]"}
     assert asked["images"] == [Path("a.jpg"), Path("b.jpg")]
     assert (asked["exports"], asked["output"]) == (Path("kept"), Path("out"))
     assert out.startswith("owls\n")

@@ -3,6 +3,7 @@ import pytest
 from stillbox.cli.arguments import parse_step
 from stillbox.cli.export import image_size
 from stillbox.cli.main import build_parser, main
+from stillbox.experiment.rules.missing import CHECKPOINT
 from tests.helpers import refused
 
 LONG = "9" * 5000
@@ -38,7 +39,7 @@ def test_an_odd_number_is_a_sentence(words, capsys):
     ("verb", "option", "name", "value"),
     [
         ("train", "--model-dir=--", "model_dir", "--"),
-        ("train", "--set=--", "overrides", ["--"]),
+        ("train", "--set=train.fine_tune.checkpoint=--", "overrides", {CHECKPOINT: "--"}),
         ("model_main", "--config_override=--", "config_override", "--"),
         ("ssd_resnet34", "--recipe_cache=--", "recipe_cache", "--"),
     ],
@@ -47,7 +48,7 @@ def test_two_dashes_behind_an_equals_sign_are_a_value(verb, option, name, value)
     needed = {"train": ["c"], "model_main": ["--pipeline_config_path=c", "--model_dir=m"]}
     parsed = build_parser(verb).parse_args([verb, *needed.get(verb, []), option])
     given = getattr(parsed, name)
-    assert (given if isinstance(given, list) else str(given)) == value
+    assert (given if isinstance(given, dict) else str(given)) == value
 
 
 @pytest.mark.parametrize("text", [LONG, f"{LONG},{LONG}", "²,²", "٣,٣", "-1,5"])

@@ -16,6 +16,7 @@ from stillbox.predicting import detections
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.video import Video
+from stillbox.records.file_list import LIST
 from tests.helpers import refused
 from tests.predicting.blobs import Blobs, scene
 from tests.predicting.test_video import Camera, write_video
@@ -64,7 +65,8 @@ def test_subfolders_without_pictures(stillbox, photos):
     words = ["--recursive", "--no-pictures"]
     stillbox("predict", "model", "photos", *words).ended()
     assert [one["image"] for one in entries()][-1] == "photos/deep/2.png"
-    assert sorted(os.listdir("predictions")) == ["predictions.json", "predictions.jsonl"]  # noqa: PTH208
+    names = [LIST, "predictions.json", "predictions.jsonl"]
+    assert sorted(os.listdir("predictions")) == names  # noqa: PTH208
     assert "picture" not in entries()[0]
 
 
@@ -180,13 +182,17 @@ def test_a_camera(stillbox, here, monkeypatch, words):
     assert Video(here / "predictions/webcam_0.webm").frames > 0
 
 
-def test_a_pipe_and_a_link_among_the_results_are_replaced(stillbox, photos):
+@pytest.mark.parametrize("name", ["predictions.jsonl", "predictions.json"])
+def test_a_pipe_or_a_link_among_the_results_is_kept(stillbox, photos, name):
     results = photos.parent / "predictions"
     results.mkdir()
-    os.mkfifo(results / "predictions.jsonl")
-    (results / "predictions.json").symlink_to("/dev/full")
-    stillbox("predict", "model", "photos", "--no-pictures").ended()
-    assert entries() == entries("predictions.jsonl") != []
+    if name == "predictions.json":
+        (results / name).symlink_to("/dev/full")
+    else:
+        os.mkfifo(results / name)
+    _, err = stillbox("predict", "model", "photos", "--no-pictures").ended(2)
+    assert f"predictions/{name}: this would be replaced" in err
+    assert os.listdir(results) == [name]  # noqa: PTH208
 
 
 @pytest.mark.timeout(20)

@@ -98,7 +98,7 @@ def wanted(program, images):
     [pytest.param(name, marks=[pytest.mark.slow] if "mbconv" in name else []) for name in MODELS],
 )
 def test_equals_the_network(recipe):
-    program = network_graph(random_model(recipe, changes_of(MODELS[recipe])))
+    program = network_graph(random_model(recipe, MODELS[recipe]))
     images = np.random.default_rng(1).uniform(0, 255, (2, *program.input_size, 3))
     images = images.astype(np.float32)
     model, expected = raw_model(program), wanted(program, images)

@@ -400,8 +400,8 @@ def test_the_sizes_of_a_run_stay(tmp_path, experiment):
 def test_a_model_whose_parameters_follow_the_size_is_refused(tmp_path, experiment, monkeypatch):
     made = program.train_program
 
-    def other_parameters(one, mesh, teacher=None):
-        step = made(one, mesh, teacher)
+    def other_parameters(plan):
+        step = made(plan)
         return step if step.input_size == (64, 64) else replace(step, trainable=frozenset())
 
     monkeypatch.setattr(program, "train_program", other_parameters)

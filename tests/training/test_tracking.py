@@ -222,7 +222,9 @@ def test_a_new_folder_is_free_again_after_a_refused_login(tmp_path, experiment, 
         raise ValueError("no API key")
 
     wandb.init = refuse
-    program = SimpleNamespace(put_state=lambda state: state, put_teacher=lambda teacher: ())
+    program = SimpleNamespace(
+        put_state=lambda state: state, put_teacher=lambda teacher: (), trainable=frozenset()
+    )
     monkeypatch.setattr(loop, "train_programs", lambda *_: [program])
     monkeypatch.setattr(loop, "compile_step", lambda program: None)
     monkeypatch.setattr(loop, "start_run", lambda *_: SimpleNamespace(state=None))
