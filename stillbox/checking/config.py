@@ -261,7 +261,7 @@ def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:
 
 def _missing(read: Resolved) -> Findings:
     """Yields what is refused when training starts, as warnings where data can mend it."""
-    unreal = {(remark.path, remark.what) for remark in paths_are_real(read.experiment)}
+    unreal = {(remark.path, remark.problem) for remark in paths_are_real(read.experiment)}
     missing = find_missing(read.experiment)
     for broken in missing:
         # A config is often checked before its data is in place.

@@ -43,8 +43,8 @@ def import_parts(names: Iterable[str]) -> None:
             raise
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            what = f"{name} cannot be imported: {type(error).__name__}: {error}"
-            raise UserError(what, where=f"{last.filename}:{last.lineno}") from error
+            problem = f"{name} cannot be imported: {type(error).__name__}: {error}"
+            raise UserError(problem, where=f"{last.filename}:{last.lineno}") from error
         _IMPORTED[module.__name__] = name
 
 

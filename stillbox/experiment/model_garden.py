@@ -28,6 +28,6 @@ def garden_reader(where: str) -> LayersReader:
     """
     import_entry_points("stillbox.readers")
     if MODEL_GARDEN not in LAYERS_READERS:
-        what = "this is an experiment of TensorFlow Model Garden, which stillbox-legacy reads"
-        raise UserError(what, where=where, fix=install_legacy_command())
+        problem = "this is an experiment of TensorFlow Model Garden, which stillbox-legacy reads"
+        raise UserError(problem, where=where, fix=install_legacy_command())
     return LAYERS_READERS[MODEL_GARDEN]

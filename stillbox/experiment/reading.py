@@ -182,8 +182,8 @@ class Section(ABC):
         shown = self.label(name)
         if value is not None or self.is_scalar(name):
             shown += f" = {self.spell(self.get(name) if value is None else value)}"
-        what = f"{shown}: {why}" if why else f"{shown} is not supported"
-        raise UserError(what, where=self.where(name), fix=fix)
+        problem = f"{shown}: {why}" if why else f"{shown} is not supported"
+        raise UserError(problem, where=self.where(name), fix=fix)
 
     def ignore(self, reason: str, *names: str) -> None:
         """Declares fields, if they are set, to have no effect beside the others of this file."""
@@ -218,7 +218,7 @@ def field_mapping(
 ) -> Callable[..., Made]:
     """Returns a reader of a class of the schema.
 
-    The reader takes further fields as keyword arguments, instead of those of the section.
+    The reader takes further fields as keyword arguments, in place of fields of the section.
 
     Args:
         made: the class.

@@ -21,7 +21,7 @@ from stillbox.textformat.yaml_tree import Node
 AnyTree = TypeVar("AnyTree", Block, Node)
 
 _MOST = 100
-# Sections of a pipeline.config, and those of an experiment that they become.
+# Sections of a pipeline.config, and the sections of an experiment that they become.
 _SECTIONS = {
     "train_config": "train",
     "train_input_reader": "data",
@@ -64,8 +64,8 @@ def find_refusals(config: str | Path, overrides: Changes = NO_CHANGES) -> Config
             said = {(other.where, other.what) for other in errors}
             if not cutter.follows(error) and (error.where, error.what) not in said:
                 errors.append(error)
-            tree, found = cutter.cut(tree, error.where)
-            if not found:
+            tree, removed = cutter.cut(tree, error.where)
+            if not removed:
                 break
     if reading is None:
         return ConfigErrors(tuple(errors), None)

@@ -42,10 +42,10 @@ _AUTOML = (
     *("map_freq", "survival_prob", "iou_loss_type", "grad_checkpoint"),
     *("num_classes image_size", "num_classes label_map", "num_classes num_epochs"),
 )
-# Names at the top, all of which a file has; what it is; the remedy. The first that fits counts.
+# Names at the top, all of which a file has; its content; the remedy. The first that fits counts.
 _SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
-    (frozenset(names.split()), what, fix)
-    for names, what, fix in (
+    (frozenset(names.split()), content, fix)
+    for names, content, fix in (
         ("apiVersion kind", "a manifest of Kubernetes", _NO_MODEL),
         ("nc backbone head", "a model of Ultralytics (YOLO)", _ANOTHER),
         ("task mode model", "the arguments of a run of Ultralytics (YOLO)", _ANOTHER),
@@ -78,8 +78,8 @@ def refuse_python(path: Path) -> None:
         UserError: the name is one of Python.
     """
     if path.suffix == ".py":
-        what = "this is a Python program, as configs of MMDetection and Detectron2 are"
-        raise UserError(what, where=str(path), fix=_ANOTHER)
+        problem = "this is a Python program, as configs of MMDetection and Detectron2 are"
+        raise UserError(problem, where=str(path), fix=_ANOTHER)
 
 
 def refuse_others(root: Node) -> None:
@@ -89,9 +89,11 @@ def refuse_others(root: Node) -> None:
         UserError: names the program.
     """
     names = set(root.value) if isinstance(root.value, dict) else set()
-    for signature, what, fix in _SIGNATURES:
+    for signature, content, fix in _SIGNATURES:
         if signature <= names:
-            raise UserError(f"this is {what}, not a config of stillbox", where=root.where, fix=fix)
+            raise UserError(
+                f"this is {content}, not a config of stillbox", where=root.where, fix=fix
+            )
 
 
 _PIPELINE_SUFFIXES = (".config", ".pbtxt", ".prototxt", ".textproto")
@@ -164,7 +166,7 @@ def changed(experiment: Experiment, changes: Changes) -> Experiment:
 def read_config(config: str | Path | Experiment, overrides: Changes = NO_CHANGES) -> Resolved:
     """Reads an experiment without checking it against any rule.
 
-    The warnings are those of the reader alone. Everything else is as with `resolve`. An experiment
+    Only the reader warns. Everything else is as with `resolve`. An experiment
     is taken as it is, with the overrides.
 
     Raises:
@@ -231,7 +233,7 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def is_recipe(config: str | Path | Experiment) -> bool:
-    """Whether a config is the name of a recipe, and not that of a file."""
+    """Whether a config is the name of a recipe, and not of a file."""
     if isinstance(config, Experiment) or str(config) not in recipe_names():
         return False
     return not Path(config).is_file()
@@ -256,11 +258,11 @@ def find_config(config: str | Path) -> Path:
         return recipe_path(str(config))
     path = local_path(config)
     if path.is_dir():
-        own = path / "experiment.yaml"
+        stored = path / "experiment.yaml"
         raise UserError(
             f"{path} is a folder",
-            fix=f"give {own} to take the experiment of this model directory"
-            if own.is_file()
+            fix=f"give {stored} to take the experiment of this model directory"
+            if stored.is_file()
             else "give a config file, or a recipe: " + ", ".join(recipe_names()),
         )
     # What is no regular file is refused by its kind, where it is read.
@@ -274,8 +276,8 @@ def find_config(config: str | Path) -> Path:
         raise UserError(
             f"there is no file {path}", fix=nearest(path.name, others) if others else none
         )
-    what = f"there is neither a file nor a recipe {str(config)!r}"
-    raise UserError(what, fix=nearest(str(config), recipe_names()))
+    problem = f"there is neither a file nor a recipe {str(config)!r}"
+    raise UserError(problem, fix=nearest(str(config), recipe_names()))
 
 
 def _no_folder(path: Path) -> UserError:
@@ -284,8 +286,8 @@ def _no_folder(path: Path) -> UserError:
     while not missing.parent.is_dir():
         missing = missing.parent
     if missing.exists():
-        what = f"there is no file {path}: {missing} is not a folder"
-        return UserError(what, fix="give the path of a config, or the name of a recipe")
+        problem = f"there is no file {path}: {missing} is not a folder"
+        return UserError(problem, fix="give the path of a config, or the name of a recipe")
     folders = [entry.name for entry in _entries(missing.parent) if entry.is_dir()]
     close = nearest(missing.name, folders, limit=1)
     fix = close if close.startswith("did you mean") else f"from {Path.cwd()}, is the path right?"

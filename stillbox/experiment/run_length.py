@@ -200,7 +200,7 @@ def replicas_as_groups(model: AnyModel, batch_size: int, replicas: int) -> AnyMo
 
 
 def groups_of_crops(part: Part, crops: int) -> Part:
-    """Returns a part whose input holds so many crops for each image, the groups enlarged alike."""
+    """Returns a part for an input of so many crops for each image, the groups enlarged alike."""
 
     def enlarge(norm: schema.BatchNorm) -> schema.BatchNorm:
         return dataclasses.replace(norm, group_size=norm.group_size * crops)

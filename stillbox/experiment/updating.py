@@ -121,7 +121,7 @@ def update(
     """Merges a tree into an experiment.
 
     Args:
-        current: the experiment, whose values stay where the tree has none.
+        current: the experiment; its values stay where the tree has none.
         node: the tree. A `kind` that differs from the current one takes that variant's defaults.
         origins: dotted path -> where; what the tree sets is entered, what it displaces removed.
         notes: takes a note for each field of an older version that has no effect any more; without
@@ -268,8 +268,10 @@ class _Update:
         for name, item in node.value.items():
             place = numerals.count(name)
             if place is None or place >= len(result):
-                what = f"{path} has no element {name}"
-                raise UserError(what, where=item.where, fix=f"it has {len(result)}, counted from 0")
+                problem = f"{path} has no element {name}"
+                raise UserError(
+                    problem, where=item.where, fix=f"it has {len(result)}, counted from 0"
+                )
             old = result[place]
             result[place] = self.value(hint, old, item, f"{path}.{name}")
         return tuple(result)
@@ -307,19 +309,19 @@ def _unknown(
     name: str, node: Node, path: str, classes: tuple[Hint, ...], current: Value
 ) -> UserError:
     kind = f" (kind {current.kind})" if hasattr(current, "kind") else ""
-    what = f"{path or 'the experiment'}{kind} has no field {name!r}"
+    problem = f"{path or 'the experiment'}{kind} has no field {name!r}"
     if name in _MISPLACED:
-        return UserError(what, where=node.where, fix=_MISPLACED[name])
+        return UserError(problem, where=node.where, fix=_MISPLACED[name])
     # Most likely first: a field of another kind, one further down, a misspelt one.
     others = [cls.kind for cls in classes if name in field_types(cls)]
     if others:
-        return UserError(what, where=node.where, fix=f"kind {' or '.join(others)} has it")
+        return UserError(problem, where=node.where, fix=f"kind {' or '.join(others)} has it")
     below = [leaf for leaf in leaf_paths(current) if leaf.rpartition(".")[2] == name]
     if below:
         prefix = f"{path}." if path else ""
         fix = "did you mean " + " or ".join(f"'{prefix}{leaf}'" for leaf in below[:3]) + "?"
-        return UserError(what, where=node.where, fix=fix)
-    return UserError(what, where=node.where, fix=nearest(name, field_types(current.__class__)))
+        return UserError(problem, where=node.where, fix=fix)
+    return UserError(problem, where=node.where, fix=nearest(name, field_types(current.__class__)))
 
 
 Changes: TypeAlias = Mapping[str, object]

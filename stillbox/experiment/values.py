@@ -95,7 +95,7 @@ def differences(before: Value, after: Value, path: str = "") -> Iterator[tuple[s
     """Yields path, old and new plain value of every field in which two experiments differ.
 
     Lists of sections are compared element by element. A field that only one of them has (another
-    kind, another length) is None in the other. `path` is that of both.
+    kind, another length) is None in the other. `path` is the path in either.
     """
     if before == after:
         return
@@ -128,10 +128,10 @@ def field_types(cls: Hint) -> dict[str, Hint]:
 
 @functools.cache
 def field_marks(cls: Hint, kind: type[Mark]) -> dict[str, Mark]:
-    """Returns the mark of a kind, such as `Range`, of every field whose annotation has one."""
+    """Returns the marks of a kind, such as `Range`, of fields that have one in their annotation."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found = {field.name: _mark_in(hints[field.name], kind) for field in dataclasses.fields(cls)}
-    return {name: mark for name, mark in found.items() if mark is not None}
+    marks = {field.name: _mark_in(hints[field.name], kind) for field in dataclasses.fields(cls)}
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 def _mark_in(hint: Hint, kind: type[Mark]) -> Mark | None:
@@ -144,8 +144,8 @@ def choices(hint: Hint) -> tuple[Hint, ...]:
     """Returns the members of a union or a family, the type itself if it is neither."""
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     members = typing.get_args(hint) if union else (hint,)
-    found: list[Hint] = []
+    classes: list[Hint] = []
     for member in members:
         is_family = getattr(member, "__base__", None) is RegisteredConfig
-        found += member.variants.values() if is_family else (member,)
-    return tuple(found)
+        classes += member.variants.values() if is_family else (member,)
+    return tuple(classes)

@@ -46,8 +46,8 @@ class RegisteredConfig:
             return
         other = cls.variants.get(kind)
         if other is not None and _name(other) != _name(cls):
-            what = f"two classes have the kind {kind!r}: {_name(other)} and {_name(cls)}"
-            raise UserError(what, fix="give one of them another kind")
+            problem = f"two classes have the kind {kind!r}: {_name(other)} and {_name(cls)}"
+            raise UserError(problem, fix="give one of them another kind")
         cls.kind = kind
         cls.variants[kind] = cls
 
@@ -77,15 +77,15 @@ def implementation_of(config: RegisteredConfig) -> Callable[..., Any]:
     Raises:
         UserError: there is none; names the kinds of the family that have one.
     """
-    found = _IMPLEMENTATIONS.get(type(config))
-    if found is None:
+    implementation = _IMPLEMENTATIONS.get(type(config))
+    if implementation is None:
         others = [kind for kind, cls in config.variants.items() if cls in _IMPLEMENTATIONS]
         raise UserError(
             f"the kind {config.kind!r} has no implementation ({_name(type(config))})",
             fix=f"decorate one with @implements, or take another kind; "
             f"{nearest(config.kind, others)}",
         )
-    return found
+    return implementation
 
 
 def import_all(package: str, path: Iterable[str]) -> None:

@@ -98,9 +98,9 @@ def read_tree(root: Node, *, name: str = "experiment", stored: bool = False) -> 
         if imports is None:
             raise
         words = [item.value for item in imports.value] if isinstance(imports.value, list) else []
-        what = f"{error.what}: it was written with parts of {', '.join(map(str, words))}"
+        problem = f"{error.what}: it was written with parts of {', '.join(map(str, words))}"
         fix = " ".join(f"{Parameter('import', f'{word}')}" for word in words)
-        raise UserError(what, where=error.where, fix=fix) from error
+        raise UserError(problem, where=error.where, fix=fix) from error
     return Reading(experiment=experiment, origins=origins, notes=tuple(notes))
 
 
@@ -112,8 +112,8 @@ def _refuse_other_files(root: Node) -> None:
     valid = ["recipe", "imports", *(field.name for field in dataclasses.fields(Experiment))]
     names = root.value if isinstance(root.value, dict) else {"": root}
     if names and not any(difflib.get_close_matches(name, valid, n=1) for name in names):
-        what = "this is no experiment: it has none of its sections"
-        raise UserError(what, where=root.where, fix=nearest("", valid))
+        problem = "this is no experiment: it has none of its sections"
+        raise UserError(problem, where=root.where, fix=nearest("", valid))
 
 
 def to_yaml(experiment: Experiment, origins: Mapping[str, str] | None = None) -> str:
@@ -205,14 +205,14 @@ def place_paths(experiment: Experiment, folder: Path) -> Experiment:
 
 def input_paths(experiment: Experiment) -> list[str]:
     """Returns all paths and addresses that an experiment reads."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def note(path: str) -> str:
-        found.append(path)
+        paths.append(path)
         return path
 
     _with_paths(experiment, note)
-    return found
+    return paths
 
 
 def without_own_paths(experiment: Experiment) -> Experiment:

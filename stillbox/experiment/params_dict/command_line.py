@@ -94,9 +94,9 @@ class Scanner:
 
     def _broken(self, wanted: str) -> UserError:
         rest = self._text[self._at :].strip()
-        what = f"{wanted} is expected before {repr(rest[:30]) if rest else 'the end'}"
+        problem = f"{wanted} is expected before {repr(rest[:30]) if rest else 'the end'}"
         fix = "put text that holds any of , [ ] { } in quotes"
-        return UserError(what, where=self._where, fix=fix)
+        return UserError(problem, where=self._where, fix=fix)
 
     def _value(self, ends: str) -> Node:
         first = self._peek()
@@ -123,8 +123,8 @@ class Scanner:
         for _ in self._items("}"):
             name = self._name(":", "name: value")
             if name in content:
-                what = f"{name!r} is given twice"
-                raise UserError(what, where=self._where, fix="keep one of them")
+                problem = f"{name!r} is given twice"
+                raise UserError(problem, where=self._where, fix="keep one of them")
             content[name] = self._value(",}")
         return Node(content, self._where)
 
@@ -135,8 +135,8 @@ class Scanner:
             if not self._take(separator):
                 raise self._broken("a colon" if separator == ":" else "an equals sign")
             return name
-        name, found, _ = self._text[self._at :].partition(separator)
-        if not found or any(character in name for character in ",[]{}"):
+        name, separated, _ = self._text[self._at :].partition(separator)
+        if not separated or any(character in name for character in ",[]{}"):
             raise self._broken(wanted)
         self._at += len(name) + 1
         return name.strip()
@@ -224,10 +224,10 @@ def read_file(path: str | Path, where: str) -> Node:
         )
     file = Path(path)
     if file.is_dir() or not file.exists():
-        what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
+        problem = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
         folder = file.parent if file.parent.is_dir() else None
         others = [other.name for other in folder.glob("*.y*ml")] if folder else []
-        raise UserError(what, where=where, fix=nearest(file.name, others) if others else _FORMS)
+        raise UserError(problem, where=where, fix=nearest(file.name, others) if others else _FORMS)
     return compose(read_text_file(file, where=where, fix="give a YAML file"), str(file))
 
 
@@ -271,7 +271,7 @@ def read_params(
     Args:
         config_file: a YAML file; if there is no such file, the built-in template of its name.
         params_override: names and values as one text, see `read_text`.
-        model: the model whose defaults are meant.
+        model: the model that brings the defaults.
         used: keys that the caller reads itself, `eval.eval_timeout`.
 
     Raises:

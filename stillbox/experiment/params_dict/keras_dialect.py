@@ -1,7 +1,7 @@
 """The third dialect of RetinaNet's dictionary: `official/vision/detection` of tensorflow/models.
 
-Later it was `official/legacy/detection`. Its `main.py` trains with Keras, and its keys are mostly
-those of the TPU program, with other meanings. It is refused by name.
+Later it was `official/legacy/detection`. Its `main.py` trains with Keras, and has mostly the
+keys of the TPU program, with other meanings. It is refused by name.
 """
 
 import re

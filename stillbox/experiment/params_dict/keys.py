@@ -1,7 +1,7 @@
 """Every key of the parameter dictionary of RetinaNet on TPU, with type and default.
 
-`keys.json` has them as sections: those of the last version, and those of 2020 alone. The original's
-are in `detection/configs/base_config.py` and `detection/configs/retinanet_config.py`
+`keys.json` has them as sections: keys of the last version, and keys of 2020 alone. The original
+defines them in `detection/configs/base_config.py` and `detection/configs/retinanet_config.py`
 (tensorflow/tpu, models/official).
 """
 
@@ -60,7 +60,7 @@ FINAL: Mapping[str, Key] = dict(read_keys(_SECTIONS["final"]))
 OLD: Mapping[str, Key] = dict(read_keys(_SECTIONS["old"]))
 """Keys of the dictionary of 2020 alone; all are null unless they are set."""
 KEYS: Mapping[str, Key] = {**FINAL, **OLD}
-"""Both."""
+"""The keys of the last version and of 2020."""
 
 
 def names_in(section: str, keys: Mapping[str, Key] = KEYS) -> tuple[str, ...]:

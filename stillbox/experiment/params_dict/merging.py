@@ -64,9 +64,9 @@ SECTIONS: dict[str, str] = {
 """Sections of other models -> the `type` that they belong to."""
 
 
-def refuse_type(name: str, where: str, what: str) -> UserError:
-    """Returns the refusal of another model, for `what` in the dictionary."""
-    return UserError(f"{what}: {TYPES[name]}", where=where, fix=FIX)
+def refuse_type(name: str, where: str, entry: str) -> UserError:
+    """Returns the refusal of another model, for an entry of the dictionary that names it."""
+    return UserError(f"{entry}: {TYPES[name]}", where=where, fix=FIX)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Names:
 
     keys: Mapping[str, Key]
     current: Mapping[str, Key]
-    """Those that are suggested first."""
+    """Names that are suggested first."""
     whole: str
     """What all of it is called."""
     example: str
@@ -136,7 +136,7 @@ class Names:
 
 
 DICTIONARY = Names(KEYS, FINAL, "the dictionary", "{train: {total_steps: 1000}}", _other_model)
-"""Those of the parameter dictionary."""
+"""Names of the parameter dictionary."""
 
 
 def read_layer(tree: Node, names: Names = DICTIONARY) -> dict[str, GivenValue]:
@@ -149,8 +149,8 @@ def read_layer(tree: Node, names: Names = DICTIONARY) -> dict[str, GivenValue]:
     if tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        what = f"{names.whole} has names and values, not {describe(tree)}"
-        raise UserError(what, where=tree.where, fix=f"for example {names.example}")
+        problem = f"{names.whole} has names and values, not {describe(tree)}"
+        raise UserError(problem, where=tree.where, fix=f"for example {names.example}")
     return dict(_walk(tree, "", names))
 
 
@@ -163,11 +163,11 @@ def _walk(section: Node, path: str, names: Names) -> Iterator[tuple[str, GivenVa
             raise _unknown(str(name), node, path, names)
         elif isinstance(node.value, dict):
             yield from _walk(node, inner, names)
-        # A section whose content is commented out is empty.
+        # A section is empty if its content is commented out.
         elif node.value is not None:
-            what = f"{inner} is a section and cannot be {describe(node)}"
+            problem = f"{inner} is a section and cannot be {describe(node)}"
             fix = f"give what is in it: {', '.join(names_in(inner, names.current))}"
-            raise UserError(what, where=node.where, fix=fix)
+            raise UserError(problem, where=node.where, fix=fix)
 
 
 def read_key(key: Key, node: Node, path: str) -> Value:
@@ -186,9 +186,9 @@ def read_key(key: Key, node: Node, path: str) -> Value:
             return ""
     wanted, item_types = WANTED[key.type], get_args(key.type)
     if isinstance(node.value, dict):
-        what = f"{path} is {wanted} and has nothing in it, not a section"
+        problem = f"{path} is {wanted} and has nothing in it, not a section"
         fix = f"{path}={'' if key.default is None else spell(key.default)}"
-        raise UserError(what, where=node.where, fix=fix)
+        raise UserError(problem, where=node.where, fix=fix)
     if not item_types:
         return convert(key.type, node, path, loose=True)
     if not isinstance(node.value, list):
@@ -201,11 +201,11 @@ def _unknown(name: str, node: Node, path: str, names: Names) -> UserError:
     foreign = names.foreign(f"{path}.{name}" if path else name, node)
     if foreign is not None:
         return foreign
-    what = f"{path or names.whole} has no key {name!r}"
+    problem = f"{path or names.whole} has no key {name!r}"
     if "/" in name:
         # `pattern: /data/a,/data/b` is meant as one value, and is two names in YAML.
         fix = f"put the value in quotes, if {name!r} is a part of it"
-        return UserError(what, where=node.where, fix=fix)
+        return UserError(problem, where=node.where, fix=fix)
     # Names of 2020 are suggested only if no name of today is near.
     guesses = (nearest(name, names_in(path, keys)) for keys in (names.current, names.keys))
     guess = next((guess for guess in guesses if guess.startswith("did you mean")), None)
@@ -213,7 +213,7 @@ def _unknown(name: str, node: Node, path: str, names: Names) -> UserError:
     if guess is None and elsewhere:
         guess = "did you mean " + " or ".join(repr(key) for key in elsewhere[:3]) + "?"
     fix = guess or nearest(name, names_in(path, names.current))
-    return UserError(what, where=node.where, fix=fix)
+    return UserError(problem, where=node.where, fix=fix)
 
 
 def spell(value: Value) -> str:

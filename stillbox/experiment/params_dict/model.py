@@ -89,9 +89,9 @@ def _read_blocks(section: KeySection, text: str) -> tuple[schema.SpineBlock, ...
     except (ValueError, TypeError, RecursionError):
         sound = False
     if not sound:
-        what = "spinenet.block_specs is no list of blocks in JSON"
+        problem = "spinenet.block_specs is no list of blocks in JSON"
         fix = f"[[level, kind, [input, input], is_output], ...], kind {' or '.join(_KINDS)}"
-        raise UserError(what, where=section.where("block_specs"), fix=fix)
+        raise UserError(problem, where=section.where("block_specs"), fix=fix)
     return blocks
 
 
@@ -138,7 +138,7 @@ def _read_nas_fpn(root: KeySection, levels: dict[str, Any]) -> schema.NasFpn:
     rate, inner = 0.0, None
     if block == "bottleneck":
         rate = section.value("init_drop_connect_rate", f"{_NECK}.drop_connect_rate") or 0.0
-        # Its blocks are those of ResNet, down to their initialiser.
+        # SpineNet has the blocks of ResNet, down to their initialiser.
         inner = read_conv(root, "nasfpn", _NECK, initializer=VARIANCE_SCALING)
     return schema.NasFpn(
         block=block,

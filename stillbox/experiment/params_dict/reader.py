@@ -106,7 +106,7 @@ def rename(layer: Mapping[str, GivenValue], old: OldKeys) -> dict[str, GivenValu
 
 
 def fold(params: Params, old: OldKeys) -> Params:
-    """Moves the keys of 2020 into those of today, as far as today's can express them.
+    """Replaces keys of 2020 by keys of today, as far as they can express the same.
 
     Moved keys are entered into `old`.
 
@@ -118,8 +118,8 @@ def fold(params: Params, old: OldKeys) -> Params:
 
 def _check_same(path: str, entry: GivenValue, other: str, beside: GivenValue | None) -> None:
     if beside is not None and beside.value != entry.value:
-        what = f"{path} and {other} are one thing, and have two values ({beside.where})"
-        raise UserError(what, where=entry.where, fix=f"keep {other}")
+        problem = f"{path} and {other} are one thing, and have two values ({beside.where})"
+        raise UserError(problem, where=entry.where, fix=f"keep {other}")
 
 
 class _Folding:
@@ -145,9 +145,11 @@ class _Folding:
         return section not in BLOCKS or section in self._blocks
 
     def _active(self) -> list[str]:
-        """Returns the blocks with the common activation; that of a plain pyramid is fixed."""
-        own = self._params.value("nasfpn.activation") is not None
-        return [block for block in self._blocks if block not in ("fpn", *["nasfpn"] * own)]
+        """Returns the blocks with the common activation; a plain pyramid has a fixed one."""
+        has_activation = self._params.value("nasfpn.activation") is not None
+        return [
+            block for block in self._blocks if block not in ("fpn", *["nasfpn"] * has_activation)
+        ]
 
     def _repeated(self, today: str, copies: list[str]) -> None:
         given = [path for path in copies if path in self._given]
@@ -171,13 +173,13 @@ class _Folding:
         keys = [path if path in self._given else today for path in (left, right)]
         values = dict(zip((left, right), map(self._params.value, keys), strict=True))
         if values[left] != values[right]:
-            found = (
+            texts = (
                 f"{path} is {spell(value)} ({where(path) or 'the default'})"
                 for path, value in values.items()
             )
-            what = f"{' and '.join(found)}, but {left} == {right} is required"
+            problem = f"{' and '.join(texts)}, but {left} == {right} is required"
             fix = f"give {today} alone, for all of them"
-            raise UserError(what, where=where(left) or where(right), fix=fix)
+            raise UserError(problem, where=where(left) or where(right), fix=fix)
 
     def _policy(self) -> None:
         """Moves the two keys of 2020 for the AutoAugment policy into one."""
@@ -195,13 +197,13 @@ class _Folding:
 
     def _shared(self, today: str, blocks: Iterable[str], name: str) -> None:
         paths = [f"{block}.{name}" for block in blocks]
-        own = [path for path in paths if path in OLD and path in self._given]
-        for path in own:
+        given = [path for path in paths if path in OLD and path in self._given]
+        for path in given:
             self._old.add(path, today, self._given[path].where)
-        values = {self._params.value(path if path in own else today) for path in paths}
-        if own and len(values) == 1:
-            self._given[today] = self._given[own[0]]
-            for path in own:
+        values = {self._params.value(path if path in given else today) for path in paths}
+        if given and len(values) == 1:
+            self._given[today] = self._given[given[0]]
+            for path in given:
                 del self._given[path]
 
 
@@ -246,7 +248,7 @@ def read_layers(
     Args:
         layers: trees of names and values, such as a file and an option.
         name: the experiment's name.
-        model: the model whose defaults are meant; only `retinanet` is supported.
+        model: the model that brings the defaults; only `retinanet` is supported.
         used: keys that the caller reads itself; they leave no note.
 
     Raises:
@@ -287,13 +289,13 @@ def _read(root: KeySection, name: str) -> Experiment:
     )
 
 
-def _check_type(value: str, what: str, where: str | None) -> None:
+def _check_type(value: str, key: str, where: str | None) -> None:
     if value in TYPES:
-        raise refuse_type(value, where or what, f"{what} {value}")
+        raise refuse_type(value, where or key, f"{key} {value}")
     if value != "retinanet":
         close = nearest(value, ("retinanet",))
         guess = f"{close} " if close.startswith("did you mean") else ""
-        raise UserError(f"{what} {value!r} is unknown", where=where, fix=f"{guess}{FIX}")
+        raise UserError(f"{key} {value!r} is unknown", where=where, fix=f"{guess}{FIX}")
 
 
 def _check_sections(layer: Node) -> None:
@@ -308,8 +310,8 @@ def _check_sections(layer: Node) -> None:
         parser = architecture.value.get("parser")
         if parser is not None and isinstance(parser.value, str) and parser.value in SECTIONS:
             model = SECTIONS[parser.value]
-            what = f"architecture.parser {parser.value} is of {model}"
-            raise refuse_type(model, parser.where, what)
+            entry = f"architecture.parser {parser.value} is of {model}"
+            raise refuse_type(model, parser.where, entry)
     for name, node in content.items():
         if name in SECTIONS:
             raise refuse_type(SECTIONS[name], node.where, f"{name} belongs to {SECTIONS[name]}")

@@ -261,9 +261,9 @@ def _norm_key(root: KeySection, block: str, name: str) -> str:
     return _own_or_common(root, f"{block}.batch_norm.{name}", f"{_COMMON}.{name}")
 
 
-def _own_or_common(root: KeySection, own: str, common: str) -> str:
+def _own_or_common(root: KeySection, specific: str, common: str) -> str:
     """Returns the key that a block follows: its own of 2020 if it is given, or the common one."""
-    return own if root.has(own) else common
+    return specific if root.has(specific) else common
 
 
 def _read_norm(root: KeySection, block: str, path: str) -> schema.BatchNorm:
@@ -304,8 +304,8 @@ def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
     root.value(_REGEX, f"{path}.regularize_bias", f"{path}.regularize_norm")
     pattern = compile_regex(root, _REGEX, f"the default is {KEYS[_REGEX].default!r}")
     # As in the original: from the start of the name on.
-    found = {kind: set(pattern.match(names)) for kind, names in _VARIABLES.items()}
-    if found["kernel"] != {True} or any(len(matches) > 1 for matches in found.values()):
+    penalized = {kind: set(pattern.match(names)) for kind, names in _VARIABLES.items()}
+    if penalized["kernel"] != {True} or any(len(matches) > 1 for matches in penalized.values()):
         root.refuse(
             _REGEX,
             "kernels are penalised in all parts of the model alike, and biases, batch norm and "
@@ -315,9 +315,9 @@ def _read_penalty(root: KeySection, path: str) -> dict[str, Any]:
         )
     return {
         "regularizer": schema.L2(weight=weight) if weight else None,
-        "regularize_bias": found["bias"] == {True},
-        "regularize_norm": found["norm"] == {True},
-        "regularize_depthwise": found["depthwise"] == {True},
+        "regularize_bias": penalized["bias"] == {True},
+        "regularize_norm": penalized["norm"] == {True},
+        "regularize_depthwise": penalized["depthwise"] == {True},
     }
 
 

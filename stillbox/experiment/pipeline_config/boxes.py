@@ -268,17 +268,17 @@ def _converter_before(
     if section.value("score_converter") != "sigmoid":
         return converter
     if converter != "identity":
-        what = (
+        problem = (
             f"scores are converted twice: SIGMOID in the box predictor, {converter.upper()} "
             "behind it"
         )
-        raise UserError(what, where=section.where("score_converter"), fix="take one of them out")
-    own: schema.ScoreConverter = section.value("score_converter", path)
-    return own
+        raise UserError(problem, where=section.where("score_converter"), fix="take one of them out")
+    chosen: schema.ScoreConverter = section.value("score_converter", path)
+    return chosen
 
 
 def _drops(section: MessageSection, path: str) -> bool:
-    """Reads whether a box whose overlap is the threshold itself is dropped."""
+    """Reads whether a box is dropped if its overlap is the threshold itself."""
     partitioned: bool = section.value("use_partitioned_nms", f"{path}.drop_at_threshold")
     if partitioned and not section.value("use_static_shapes"):
         section.note(

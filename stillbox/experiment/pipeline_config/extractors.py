@@ -71,8 +71,10 @@ def read_efficientdet(section: MessageSection, kind: str) -> EfficientDetParts:
     """
     for name, only in _UNSUPPORTED.items():
         if section.value(name) != only:
-            what = f"an EfficientNet has no {name}"
-            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
+            problem = f"an EfficientNet has no {name}"
+            raise UserError(
+                problem, where=section.where(name), fix=f"leave it at {str(only).lower()}"
+            )
     size = re.findall(r"b\d", kind)[0]
     backbone = schema.EFFICIENTNET_SIZES[size]
     # The original builds the whole network, and its checkpoints contain it.
@@ -97,7 +99,7 @@ def _read_bifpn(section: MessageSection, default: _Pyramid) -> schema.BiFpn:
             if values[ours] < 1:
                 bifpn.refuse(name, "a BiFPN without it has no feature maps", "set it to 1 or more")
     values["depth"] = max(values["depth"], least)
-    # Both kernels of its separable convolutions are penalised.
+    # A separable convolution has two kernels, and both are penalised.
     return schema.BiFpn(conv=dataclasses.replace(conv, regularize_depthwise=True), **values)
 
 
@@ -232,7 +234,7 @@ class Extractor(NamedTuple):
     neck: schema.Neck
     pixels: schema.PixelNormalization
     keras: bool
-    """It is one of the original's second generation, which differs in a few numbers."""
+    """The extractor is of the original's second generation, which differs in a few numbers."""
 
 
 def read_extractor(section: MessageSection) -> Extractor:
@@ -277,12 +279,12 @@ def read_type(
         return valid[0]
     if kind in valid:
         return kind
-    what, reason = f"the feature extractor {kind!r} is not supported", (refused or {}).get(kind)
+    problem, reason = f"the feature extractor {kind!r} is not supported", (refused or {}).get(kind)
     if reason:
-        what += f": {reason}"
+        problem += f": {reason}"
     closest = f"{nearest(kind, valid)}; " if kind and not reason else ""
     raise UserError(
-        what if kind else "the feature extractor has no type",
+        problem if kind else "the feature extractor has no type",
         where=section.where("type"),
         fix=f"{closest}there is: {', '.join(valid)}",
     )
@@ -309,7 +311,7 @@ def _read_backbone(
     if section.value(_OVERRIDE):
         base = overridden(section, base, keras=keras)
         if version is schema.MobileNetV2 and not keras and base.batch_norm:
-            # Its definition sets these inside the scope of the config's hyperparameters.
+            # The original sets these of MobileNetV2 inside the scope of the hyperparameters.
             norm = dataclasses.replace(base.batch_norm, center=True, scale=True)
             base = dataclasses.replace(base, activation="relu6", batch_norm=norm)
     narrow: dict[str, Any] = {}
@@ -360,8 +362,10 @@ def _read_resnet(section: MessageSection, depth: int, *, keras: bool) -> schema.
     section.value("min_depth")  # concerns the pyramid alone, and is set in every config
     for name, only in (("depth_multiplier", 1.0), ("use_explicit_padding", False)):
         if section.value(name) != only:
-            what = f"a ResNet has no {name}"
-            raise UserError(what, where=section.where(name), fix=f"leave it at {str(only).lower()}")
+            problem = f"a ResNet has no {name}"
+            raise UserError(
+                problem, where=section.where(name), fix=f"leave it at {str(only).lower()}"
+            )
     if keras:
         return read_keras_resnet(section, depth)
     base = of_a_replica(schema.ResNetV1().conv)

@@ -62,7 +62,7 @@ class Extractor(NamedTuple):
     neck: schema.Neck
     head: schema.BoxHead
     keras: bool
-    """It is one of the original's second generation."""
+    """The extractor is of the original's second generation."""
     pixels: schema.PixelNormalization = RESNET_PIXELS
 
 
@@ -140,8 +140,8 @@ def _read_fpn(section: MessageSection, depth: int) -> Extractor:
     _note_stride(section, "the levels of the pyramid decide")
     name = "conv_hyperparams"
     if not section.has(name):
-        what = "the feature extractor has no conv_hyperparams, which its pyramid is built from"
-        raise UserError(what, where=section.where(), fix="add conv_hyperparams { ... }")
+        problem = "the feature extractor has no conv_hyperparams, which its pyramid is built from"
+        raise UserError(problem, where=section.where(), fix="add conv_hyperparams { ... }")
     conv = read_hyperparams(section.child(name), "model.neck.conv", keras=True)
     # What the message leaves out has other defaults than a message that is left out.
     levels: dict[str, Any] = {"min_level": 2, "max_level": 6}
@@ -224,8 +224,10 @@ def _read_crop(section: MessageSection, path: str) -> schema.CropAndResize:
     sides = section.read_fields(path, **_CROP)
     for ours, theirs in _CROP.items():
         if not section.has(theirs):
-            what = f"{section.label(theirs)} is not set, and the format has no default for it"
-            raise UserError(what, where=section.where(), fix=f"it is common to write {_USUAL_CROP}")
+            problem = f"{section.label(theirs)} is not set, and the format has no default for it"
+            raise UserError(
+                problem, where=section.where(), fix=f"it is common to write {_USUAL_CROP}"
+            )
         if sides[ours] < 1:
             section.refuse(theirs, "a crop has at least one row", f"as in {_USUAL_CROP}")
     matmul = section.value("use_matmul_crop_and_resize", f"{path}.outside")
@@ -308,8 +310,8 @@ def _read_postprocessing(section: MessageSection, path: str) -> schema.Postproce
             "change_coordinate_frame false has no effect in Faster R-CNN: boxes are relative to "
             "the true image",
         )
-    own = dataclasses.replace(postprocessing.nms, change_coordinate_frame=True)
-    return dataclasses.replace(postprocessing, nms=own)
+    framed = dataclasses.replace(postprocessing.nms, change_coordinate_frame=True)
+    return dataclasses.replace(postprocessing, nms=framed)
 
 
 _WITHOUT_CONTEXT = "take it out: without it the file describes a Faster R-CNN"
@@ -382,7 +384,7 @@ def _frozen(model: schema.FasterRcnn) -> schema.FasterRcnn:
     predictors = [model.proposals.conv, *([model.boxes.predictor] if model.boxes else [])]
     if not any(conv.batch_norm for conv in predictors):
         return dataclasses.replace(model, freeze_batch_norm=True)
-    # It does not concern those of the predictors.
+    # Batch norm of the predictors is not concerned.
     changes: dict[str, Any] = {
         "backbone": _with_frozen_norm(model.backbone, model.backbone.conv),
         "neck": _with_frozen_norm(model.neck, model.neck.conv),
@@ -412,7 +414,7 @@ def _read_proposals(section: MessageSection, path: str, *, keras: bool) -> schem
             section.child("first_stage_anchor_generator"), f"{path}.anchors"
         ),
         keep_outside=combined,
-        # Combined NMS takes precedence, and keeps boxes whose overlap is the threshold itself.
+        # Combined NMS takes precedence, and keeps boxes with an overlap equal to the threshold.
         drop_at_threshold=static and not combined,
         **section.read_fields(
             path,

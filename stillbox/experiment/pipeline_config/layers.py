@@ -123,9 +123,9 @@ def _read_extra_layers(
     extra_depths = _EXTRA_DEPTHS[len(taps)]
     layers = section.value("num_layers", "model.neck.extra_depths")
     if not 1 <= layers <= len(taps) + len(extra_depths):
-        what = f"SsdFeatureExtractor.num_layers = {layers} is out of range"
+        problem = f"SsdFeatureExtractor.num_layers = {layers} is out of range"
         fix = f"this extractor has 1 to {len(taps) + len(extra_depths)} feature maps"
-        raise UserError(what, where=section.where("num_layers"), fix=fix)
+        raise UserError(problem, where=section.where("num_layers"), fix=fix)
     return _read_ssd_layers(
         section,
         "model.neck",
@@ -206,7 +206,7 @@ def read_resizer(section: MessageSection, path: str) -> schema.Resizer:
 
 
 def resizer_without_shape(section: MessageSection) -> MessageSection | None:
-    """Returns the resizer in an `image_resizer` whose results have many shapes in the original."""
+    """Returns the resizer in an `image_resizer` if its results have many shapes in the original."""
     for name in (_KEEP_ASPECT_RATIO, *_WITHOUT_SHAPE):
         resizer = section.child(name)
         padded = name == _KEEP_ASPECT_RATIO and resizer.value("pad_to_max_dimension")
@@ -217,8 +217,8 @@ def resizer_without_shape(section: MessageSection) -> MessageSection | None:
 
 def _conditional_shape(section: MessageSection, path: str) -> schema.ConditionalShapeResizer:
     if section.get("condition") == "invalid":
-        what = "ConditionalShapeResizer.condition = INVALID is not supported"
-        raise UserError(what, where=section.where("condition"), fix="there is: GREATER, SMALLER")
+        problem = "ConditionalShapeResizer.condition = INVALID is not supported"
+        raise UserError(problem, where=section.where("condition"), fix="there is: GREATER, SMALLER")
     return _read_conditional(section, path)
 
 

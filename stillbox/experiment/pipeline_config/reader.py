@@ -35,9 +35,9 @@ def read_data(root: MessageSection) -> schema.Data:
     """Reads both input readers. A config without any still serves for predicting."""
     readers = root.children("eval_input_reader")
     if len(readers) > 1:
-        what = "there is a second eval_input_reader, and stillbox scores one set of records"
+        problem = "there is a second eval_input_reader, and stillbox scores one set of records"
         fix = "keep one; other records are named on the command line of evaluate"
-        raise UserError(what, where=readers[1].where(), fix=fix)
+        raise UserError(problem, where=readers[1].where(), fix=fix)
     train, evaluation = schema.Records(), schema.Records(shuffle=False)
     if root.has("train_input_reader"):
         train = _read_records(root.child("train_input_reader"), "data.train")
@@ -61,14 +61,16 @@ def _read_records(section: MessageSection, path: str) -> schema.Records:
     name = section.member("input_reader", {"tf_record_input_reader": None})
     # The format calls the same thing INPUT_DEFAULT.
     if section.value("input_type") == "tf_sequence_example":
-        what = "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported"
+        problem = (
+            "InputReader.input_type = TF_SEQUENCE_EXAMPLE: sequences of frames are not supported"
+        )
         fix = "write a tf.Example for each frame"
-        raise UserError(what, where=section.where("input_type"), fix=fix)
+        raise UserError(problem, where=section.where("input_type"), fix=fix)
     paths = section.child(name).value("input_path", f"{path}.paths")
     return _read_input(section, path, paths=paths)
 
 
-# Deprecated names, and those of 2017, which published configs have (`legacy/evaluator.py`).
+# Deprecated names, and names of 2017, which published configs have (`legacy/evaluator.py`).
 _OLD_NAMES = {
     "pascal_voc_metrics": "pascal_voc_detection_metrics",
     "weighted_pascal_voc_metrics": "weighted_pascal_voc_detection_metrics",
@@ -106,7 +108,7 @@ _REFUSED_METRICS = {
     "oid_challenge_segmentation_metrics": _MASKS,
     "precision_at_recall_detection_metrics": "precision within bounds of recall is not computed",
 }
-# Fields that change no score keep stillbox's defaults: those of the format are only slower and
+# Fields that change no score keep stillbox's defaults: the format's are only slower and
 # quieter (batches of 1, no AP per class), limits that are seldom meant (5000 images), or a score of
 # pictures that suits few models (0.5).
 _read_evaluation = field_mapping(
@@ -126,14 +128,14 @@ _read_evaluation = field_mapping(
 
 
 def _read_pictures_directory(section: MessageSection) -> str:
-    """Returns a folder below that of the results; the original's may be anywhere."""
+    """Returns a folder in the folder of results; the original's may be anywhere."""
     name = "visualization_export_dir"
     given = Path(str(section.value(name, "evaluation.pictures_directory")))
     if not given.anchor and ".." not in given.parts:
         return str(section.get(name))
-    own = given.name if given.name != ".." else "exported"
-    section.note(name, f"{name}: pictures are written into the folder {own!r} of the results")
-    return own
+    folder = given.name if given.name != ".." else "exported"
+    section.note(name, f"{name}: pictures are written into the folder {folder!r} of the results")
+    return folder
 
 
 def read_evaluation(section: MessageSection) -> schema.Evaluation:

@@ -233,7 +233,7 @@ REFUSED: dict[str, str] = {
 }
 
 
-# Values of enums whose name here is not the same word in lower case.
+# Values of enums that have another name here than the same word in lower case.
 _WORDS = {"NEAREST_NEIGHBOR": "nearest", "RELU_6": "relu6"}
 
 ROOT = "TrainEvalPipelineConfig"
@@ -328,12 +328,14 @@ class MessageSection(Section):
         if name is None and self.is_damaged():
             name = next(iter(valid))
         if name is None:
-            what = f"{self._message.type.name} chooses nothing"
-            raise UserError(what, where=self.where(), fix=f"add {there_is}")
+            problem = f"{self._message.type.name} chooses nothing"
+            raise UserError(problem, where=self.where(), fix=f"add {there_is}")
         if name not in valid:
             label = self.label(name)
-            what = f"{label}: {REFUSED[label]}" if label in REFUSED else f"{label} is not supported"
-            raise UserError(what, where=self.where(name), fix=f"there is: {there_is}")
+            problem = (
+                f"{label}: {REFUSED[label]}" if label in REFUSED else f"{label} is not supported"
+            )
+            raise UserError(problem, where=self.where(name), fix=f"there is: {there_is}")
         return name
 
     def finish(self) -> None:
@@ -346,7 +348,7 @@ class MessageSection(Section):
 
 
 def choice(oneof: str, readers: Mapping[str, FieldReader]) -> FieldReader:
-    """Returns a reader of a choice: that of the member that is set."""
+    """Returns a reader of a choice: the reader of the member that is set."""
 
     def read(section: MessageSection, path: str, **values: Value) -> Value:
         name = section.member(oneof, readers)

@@ -49,9 +49,9 @@ def read_head(section: MessageSection, path: str, *, keras: bool, code_size: int
     chosen = section.child(name)
     size = chosen.value("box_code_size")
     if chosen.has("box_code_size") and size != code_size:
-        what = f"box_code_size is {size}, but the box coder writes a box as {code_size} numbers"
+        problem = f"box_code_size is {size}, but the box coder writes a box as {code_size} numbers"
         fix = "leave it out: the box coder decides"
-        raise UserError(what, where=chosen.where("box_code_size"), fix=fix)
+        raise UserError(problem, where=chosen.where("box_code_size"), fix=fix)
     return readers[name](chosen, path, keras=keras)
 
 

@@ -22,15 +22,15 @@ _PADDED = "min_padded_size_ratio max_padded_size_ratio"
 def _autoaugment(section: MessageSection, path: str) -> schema.AutoAugment:
     policy = section.value("policy_name", f"{path}.policy")
     if policy not in POLICIES:
-        what = f"AutoAugmentImage.policy_name: there is no policy {policy!r}"
-        raise UserError(what, where=section.where("policy_name"), fix=nearest(policy, POLICIES))
+        problem = f"AutoAugmentImage.policy_name: there is no policy {policy!r}"
+        raise UserError(problem, where=section.where("policy_name"), fix=nearest(policy, POLICIES))
     return schema.AutoAugment(policy=policy)
 
 
 def _subtract_channel_mean(section: MessageSection, path: str) -> schema.SubtractChannelMean:
     if not section.has("means"):
-        what = "subtract_channel_mean has no means"
-        raise UserError(what, where=section.where(), fix="add means: [R, G, B]")
+        problem = "subtract_channel_mean has no means"
+        raise UserError(problem, where=section.where(), fix="add means: [R, G, B]")
     return schema.SubtractChannelMean(**section.read_fields(path, "means"))
 
 
@@ -42,7 +42,7 @@ def _padded_crop(section: MessageSection, path: str) -> schema.RandomCropPadImag
 
 
 def _with_operations(reader: FieldReader, operation: FieldReader) -> FieldReader:
-    """Returns a reader of a crop whose `operations`, if any, replace the usual ones."""
+    """Returns a reader of a crop that takes `operations`, if any, in place of the usual ones."""
 
     def read(section: MessageSection, path: str) -> Value:
         operations = section.read_inner("operations", operation, f"{path}.operations")
@@ -118,7 +118,7 @@ _STEPS: dict[str, FieldReader] = {
     "resize_image": field_mapping(
         schema.ResizeImage, "method", height="new_height", width="new_width"
     ),
-    # The default of max_target_pixels in the format is not that of the operation, which is ours.
+    # The format and its operation have two defaults of max_target_pixels; the operation's is ours.
     "random_downscale_to_target_pixels": field_mapping(
         schema.RandomDownscaleToTargetPixels,
         "min_target_pixels max_target_pixels random_coef",
@@ -285,7 +285,7 @@ def _read_moving_average(section: MessageSection) -> float | None:
         )
     if section.value("use_moving_average", "train.ema_decay"):
         return decay
-    # Both fields are read, so that the log is silent about the one without effect.
+    # Each of the two fields is read, so that the log is silent about the one without effect.
     if section.has("moving_average_decay"):
         text = "moving_average_decay has no effect while use_moving_average is false"
         section.note("moving_average_decay", text)

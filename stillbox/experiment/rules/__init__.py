@@ -1,8 +1,8 @@
 """What must hold between the fields of an experiment, and what is allowed but probably a mistake.
 
-Everything is a `rule` with a severity. Those of this folder look at the experiment alone; those of
-`checking/advice`, which `stillbox check` applies, may open files and build the model. Types and
-spelling are not rules: `updating.py` checks those.
+Everything is a `rule` with a severity. The rules of this folder look at the experiment alone; the
+rules of `checking/advice`, which `stillbox check` applies, may open files and build the model.
+Types and spelling are not rules: `updating.py` checks those.
 """
 
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def check_trainable(experiment: Experiment, origins: Origins) -> None:
 
 def warnings_about(experiment: Experiment, origins: Origins) -> tuple[str, ...]:
     """Returns a sentence for everything that is probably a mistake, each with its position."""
-    found = find(experiment)
-    return tuple(each.describe(origins) for each in found if each.severity == "warning")
+    findings = find(experiment)
+    return tuple(each.describe(origins) for each in findings if each.severity == "warning")
 
 
 def find(experiment: Experiment) -> list[Finding]:

@@ -20,8 +20,8 @@ def last_steps_exist(experiment: schema.Experiment) -> Remarks:
             steps = count_text(augmentation.skip_last_steps, "step")
             fix = "give train.steps or data.train.num_epochs, or "
             fix += f"{Setting(f'{path}.skip_last_steps', 0)}"
-            what = f"training without an end has no last {steps}"
-            yield Remark(f"{path}.skip_last_steps", what, fix)
+            problem = f"training without an end has no last {steps}"
+            yield Remark(f"{path}.skip_last_steps", problem, fix)
 
 
 @rule(schema.RandomPadImage)
@@ -40,8 +40,8 @@ def values_have_a_range(section: schema.NormalizeImage) -> Remarks:
     """A range of one value cannot be mapped to another range."""
     low, high = section.original_min, section.original_max
     if low >= high:
-        what = f"original_max {high} is not above original_min {low}"
-        yield Remark("original_max", what, "for images as they are read: 255")
+        problem = f"original_max {high} is not above original_min {low}"
+        yield Remark("original_max", problem, "for images as they are read: 255")
 
 
 @rule(schema.SsdIouCrop)
@@ -53,8 +53,8 @@ def iou_crops_are_possible(section: schema.SsdIouCrop) -> Remarks:
     if 1 in section.min_ious:
         yield Remark("min_ious", "no window has an IoU above 1", "leave the 1 out")
     if section.max_aspect_ratio <= 1:
-        what = f"no window has both sides below {section.max_aspect_ratio} times the other"
-        yield Remark("max_aspect_ratio", what, "give more than 1; the usual one is 2")
+        problem = f"no window has both sides below {section.max_aspect_ratio} times the other"
+        yield Remark("max_aspect_ratio", problem, "give more than 1; the usual one is 2")
 
 
 @rule(schema.Experiment)
@@ -64,8 +64,8 @@ def labels_have_classes(experiment: schema.Experiment) -> Remarks:
     for path, ids in named_labels(experiment.train.augmentations):
         # Contiguous slots have the label map's ids, which are known only with the records.
         if known and ids and max(ids) > classes:
-            what = f"there is no class {max(ids)}: the model has {classes}"
-            yield Remark(path, what, f"give label map ids from 1 to {classes}")
+            problem = f"there is no class {max(ids)}: the model has {classes}"
+            yield Remark(path, problem, f"give label map ids from 1 to {classes}")
         if path.endswith("original_labels") and not ids:
             yield Remark(path, "remap_labels changes nothing", "name the classes")
 
@@ -86,8 +86,8 @@ def named_labels(
 def one_map_has_a_scale(anchors: schema.SsdAnchors) -> Remarks:
     """A single feature map is no range of scales."""
     if anchors.num_layers == 1 and not anchors.scales:
-        what = "one feature map has no room between min_scale and max_scale"
-        yield Remark("scales", what, "give scales, one number")
+        problem = "one feature map has no room between min_scale and max_scale"
+        yield Remark("scales", problem, "give scales, one number")
 
 
 @rule(schema.SsdAnchors)
@@ -96,9 +96,9 @@ def ssd_lists_have_one_value_a_map(anchors: schema.SsdAnchors) -> Remarks:
     for name in ("scales", "height_strides", "width_strides", "height_offsets", "width_offsets"):
         values = getattr(anchors, name)
         if values and len(values) != anchors.num_layers:
-            what = f"{name} has {count_text(len(values), 'value')} for "
-            what += count_text(anchors.num_layers, "feature map")
-            yield Remark(name, what, "one for each map, or none")
+            problem = f"{name} has {count_text(len(values), 'value')} for "
+            problem += count_text(anchors.num_layers, "feature map")
+            yield Remark(name, problem, "one for each map, or none")
 
 
 @rule(schema.SsdAnchors)
@@ -111,8 +111,8 @@ def ssd_strides_come_in_pairs(anchors: schema.SsdAnchors) -> Remarks:
     for name, (vertical, horizontal) in pairs.items():
         if bool(vertical) != bool(horizontal):
             given, missing = ("height", "width") if vertical else ("width", "height")
-            what = f"{given}_{name} without {missing}_{name}"
-            yield Remark(f"{given}_{name}", what, "give both or neither")
+            problem = f"{given}_{name} without {missing}_{name}"
+            yield Remark(f"{given}_{name}", problem, "give both or neither")
 
 
 @rule(schema.AnchorGrid)
@@ -128,11 +128,11 @@ def grid_sizes_have_ratios(grid: schema.AnchorGrid) -> Remarks:
 
 
 @rule(schema.DefaultBoxMap)
-def default_boxes_grow(own: schema.DefaultBoxMap) -> Remarks:
+def default_boxes_grow(level: schema.DefaultBoxMap) -> Remarks:
     """The large square of a map is larger than its small one."""
-    if own.next_size <= own.size:
-        what = f"next_size {own.next_size} is not above size {own.size}"
-        yield Remark("next_size", what, "give the size of the next map")
+    if level.next_size <= level.size:
+        problem = f"next_size {level.next_size} is not above size {level.size}"
+        yield Remark("next_size", problem, "give the size of the next map")
 
 
 @rule(schema.ArgmaxMatcher)
@@ -140,8 +140,8 @@ def thresholds_are_ordered(matcher: schema.ArgmaxMatcher) -> Remarks:
     """The matcher's ignored band lies between background and match."""
     matched, unmatched = matcher.matched_threshold, matcher.unmatched_threshold
     if unmatched > matched:
-        what = f"unmatched_threshold {unmatched} is above matched_threshold {matched}"
-        yield Remark("unmatched_threshold", what, "lower it, or raise matched_threshold")
+        problem = f"unmatched_threshold {unmatched} is above matched_threshold {matched}"
+        yield Remark("unmatched_threshold", problem, "lower it, or raise matched_threshold")
     # Swapping needs a band between the thresholds to swap with.
     if unmatched == matched and not matcher.negatives_lower_than_unmatched:
         yield Remark(
@@ -172,19 +172,19 @@ def thresholds_can_be_reached(
     for name in ("matched_threshold", "unmatched_threshold"):
         value = getattr(matcher, name)
         if not 0.0 <= value <= 1.0:
-            what = f"{name} is {value}, but overlaps lie in 0..1"
-            yield Remark(f"matcher.{name}", what, "give a value of at least 0 and at most 1")
+            problem = f"{name} is {value}, but overlaps lie in 0..1"
+            yield Remark(f"matcher.{name}", problem, "give a value of at least 0 and at most 1")
 
 
 @rule(schema.Loss, schema.RoIHead)
 def focal_loss_has_no_miner(loss: schema.Loss | schema.RoIHead) -> Remarks:
-    """Both select hard examples, in contradictory ways."""
+    """A focal loss and a miner select hard examples in contradictory ways."""
     if loss.hard_example_miner is not None and isinstance(
         loss.classification, schema.SigmoidFocalLoss
     ):
-        what = "hard_example_miner together with a focal loss: both choose the hard examples"
+        problem = "hard_example_miner together with a focal loss: both choose the hard examples"
         yield Remark(
-            "hard_example_miner", what, "take the miner out, or use the plain sigmoid loss"
+            "hard_example_miner", problem, "take the miner out, or use the plain sigmoid loss"
         )
 
 
@@ -193,9 +193,9 @@ def every_class_has_a_weight(model: schema.OneStage) -> Remarks:
     """Weights are given for all classes or for none."""
     weights, count = model.loss.class_weights, model.num_classes
     if weights and len(weights) != count:
-        what = f"{len(weights)} class_weights for {count_text(count, 'class')}"
+        problem = f"{len(weights)} class_weights for {count_text(count, 'class')}"
         fix = "give one for each class, in the order of their ids, or none"
-        yield Remark("loss.class_weights", what, fix)
+        yield Remark("loss.class_weights", problem, fix)
 
 
 @rule(schema.Loss)
@@ -242,9 +242,11 @@ BOX_LOSSES = schema.IouLoss | schema.GiouLoss | schema.DiouLoss | schema.CiouLos
 def skipped_codes_are_compared(loss: schema.Loss) -> Remarks:
     """Losses of overlaps compare boxes, not codes."""
     if loss.skip_zero_codes and isinstance(loss.localization, BOX_LOSSES):
-        what = f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
+        problem = (
+            f"skip_zero_codes together with {loss.localization.kind}, which compares whole boxes"
+        )
         fix = f"{Setting('model.loss.skip_zero_codes', False)}, or take smooth_l1, l1 or l2"
-        yield Remark("skip_zero_codes", what, fix)
+        yield Remark("skip_zero_codes", problem, fix)
 
 
 @rule(schema.OneStage)
@@ -253,24 +255,28 @@ def background_has_a_target(model: schema.OneStage) -> Remarks:
     if not isinstance(model.loss, schema.Loss):
         return
     if not model.background_class and not model.loss.encode_background_as_zeros:
-        what = "without a background class there is no slot that a background target could fill"
-        yield Remark("background_class", what, "set model.loss.encode_background_as_zeros to true")
+        problem = "without a background class there is no slot that a background target could fill"
+        yield Remark(
+            "background_class", problem, "set model.loss.encode_background_as_zeros to true"
+        )
 
 
 @rule(schema.Nms)
 def nms_limits_are_ordered(nms: schema.Nms) -> Remarks:
     """A class has no more boxes than the image."""
     if nms.max_per_class > nms.max_total:
-        what = f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}"
-        yield Remark("max_per_class", what, "lower it, or raise max_total")
+        problem = f"max_per_class {nms.max_per_class} is more than max_total {nms.max_total}"
+        yield Remark("max_per_class", problem, "lower it, or raise max_total")
 
 
 @rule(schema.Nms)
 def soft_nms_drops_nothing(nms: schema.Nms) -> Remarks:
     """Soft NMS lowers scores and has no threshold of overlaps."""
     if nms.soft_sigma > 0.0 and nms.drop_at_threshold:
-        what = "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap"
-        yield Remark("drop_at_threshold", what, "set one of them to its default")
+        problem = (
+            "drop_at_threshold together with soft_sigma: soft NMS drops no box for its overlap"
+        )
+        yield Remark("drop_at_threshold", problem, "set one of them to its default")
 
 
 @rule(schema.Nms)
@@ -285,11 +291,11 @@ def combined_nms_is_plain(nms: schema.Nms) -> Remarks:
     }
     for name in (name for name, given in others.items() if given):
         default = "0" if name == "soft_sigma" else "false"
-        what = f"{name} together with combined: combined NMS does not have it"
-        yield Remark(name, what, f"set {name} to {default}, or combined to false")
+        problem = f"{name} together with combined: combined NMS does not have it"
+        yield Remark(name, problem, f"set {name} to {default}, or combined to false")
     if not nms.clip:
-        what = "clip false together with combined: combined NMS clips to the network input"
-        yield Remark("clip", what, "set clip to true, or combined to false")
+        problem = "clip false together with combined: combined NMS clips to the network input"
+        yield Remark("clip", problem, "set clip to true, or combined to false")
 
 
 @rule(schema.Nms)
@@ -298,16 +304,16 @@ def clipping_has_an_effect(nms: schema.Nms) -> Remarks:
     for name, default in {"clip_to": "image", "clip_margin": 0.0, "clip_first": False}.items():
         value = getattr(nms, name)
         if not nms.clip and value != default:
-            what = f"{name} {value} while clip is false: nothing is clipped"
-            yield Remark(name, what, "take it out, or set clip to true")
+            problem = f"{name} {value} while clip is false: nothing is clipped"
+            yield Remark(name, problem, "take it out, or set clip to true")
 
 
 @rule(schema.BoxEncodingsClip)
 def encodings_are_clipped_to_a_range(clip: schema.BoxEncodingsClip) -> Remarks:
     """The range has more than one value."""
     if clip.min >= clip.max:
-        what = f"box_encodings_clip from {clip.min} to {clip.max} leaves one value, or none"
-        yield Remark("min", what, "give a min below max")
+        problem = f"box_encodings_clip from {clip.min} to {clip.max} leaves one value, or none"
+        yield Remark("min", problem, "give a min below max")
 
 
 @rule(schema.CurveCalibration, schema.ClassCurve)
@@ -316,10 +322,10 @@ def calibration_curves_rise(
 ) -> Remarks:
     """A curve has points, and one value for each score."""
     if len(curve.scores) != len(curve.calibrated):
-        what = (
+        problem = (
             f"{count_text(len(curve.scores), 'score')} and {len(curve.calibrated)} calibrated ones"
         )
-        yield Remark("calibrated", what, "give one for each")
+        yield Remark("calibrated", problem, "give one for each")
     if not curve.scores:
         yield Remark("scores", "a curve without points", "give at least one")
     if any(first >= second for first, second in itertools.pairwise(curve.scores)):

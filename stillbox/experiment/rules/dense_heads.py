@@ -32,38 +32,38 @@ def predictions_are_compared(model: schema.OneStage) -> Remarks:
             f"{Setting('model.loss.kind', 'quality')}, or take gfl",
         ),
     }
-    for name, (kind, what, fix) in reasons.items():
+    for name, (kind, problem, fix) in reasons.items():
         if isinstance(getattr(model, name), kind):
-            own = f"the {name.replace('_', ' ')} {kind.kind}"
-            yield Remark(f"{name}.kind", f"{own} {what}", fix)
+            part = f"the {name.replace('_', ' ')} {kind.kind}"
+            yield Remark(f"{name}.kind", f"{part} {problem}", fix)
 
 
 @rule(schema.RPN, schema.RoIHead)
 def two_stages_match_by_boxes(stage: schema.RPN | schema.RoIHead) -> Remarks:
-    """Matchers of feature maps and predictions, and distributions, are those of one stage."""
+    """Matchers of feature maps and predictions, and distributions, belong to one stage."""
     if isinstance(stage.matcher, schema.AtssMatcher | schema.TaskAlignedMatcher):
-        what = (
+        problem = (
             f"{stage.matcher.kind} chooses among the anchors of the feature maps of a one-stage "
             "detector"
         )
-        yield Remark("matcher.kind", what, "take argmax")
+        yield Remark("matcher.kind", problem, "take argmax")
     if isinstance(stage.box_coder, schema.DistributionBoxCoder):
-        what = "the box coder distribution belongs to the loss quality of a one-stage detector"
-        yield Remark("box_coder.kind", what, "take faster_rcnn")
+        problem = "the box coder distribution belongs to the loss quality of a one-stage detector"
+        yield Remark("box_coder.kind", problem, "take faster_rcnn")
 
 
 @rule(schema.OneStage)
 def matchers_compare_overlaps(model: schema.OneStage) -> Remarks:
-    """The thresholds of ATSS are those of IoUs, and task-aligned matching computes its own."""
+    """ATSS has thresholds of IoUs, and task-aligned matching computes its own."""
     adaptive = schema.AtssMatcher | schema.TaskAlignedMatcher
     if isinstance(model.matcher, adaptive) and not isinstance(
         model.similarity, schema.IouSimilarity
     ):
-        what = (
+        problem = (
             f"the matcher {model.matcher.kind} compares boxes by iou, and similarity is "
             f"{model.similarity.kind}"
         )
-        yield Remark("similarity.kind", what, f"{Setting('model.similarity.kind', 'iou')}")
+        yield Remark("similarity.kind", problem, f"{Setting('model.similarity.kind', 'iou')}")
 
 
 @rule(schema.OneStage)
@@ -75,11 +75,11 @@ def quality_fits_the_model(model: schema.OneStage) -> Remarks:
     aligned = isinstance(model.matcher, schema.TaskAlignedMatcher)
     for name in ("class_targets", "box_weights"):
         if getattr(loss, name) == "alignment" and not aligned:
-            what = f"{name} alignment with the matcher {model.matcher.kind}, which measures none"
+            problem = f"{name} alignment with the matcher {model.matcher.kind}, which measures none"
             fix = (
                 f"{Setting('model.matcher.kind', 'task_aligned')}, or another of model.loss.{name}"
             )
-            yield Remark(f"loss.{name}", what, fix)
+            yield Remark(f"loss.{name}", problem, fix)
     distribution = isinstance(model.box_coder, schema.DistributionBoxCoder)
     if loss.distribution_weight and not distribution:
         yield Remark(
@@ -91,18 +91,20 @@ def quality_fits_the_model(model: schema.OneStage) -> Remarks:
         )
     centers = isinstance(model.head, schema.AtssHead)
     if bool(loss.centerness_weight) != centers:
-        what = f"centerness_weight {loss.centerness_weight:g} with the head {model.head.kind}"
+        problem = f"centerness_weight {loss.centerness_weight:g} with the head {model.head.kind}"
         fix = (
             f"{Setting('model.head.kind', 'atss')}, or {Setting('model.loss.centerness_weight', 0)}"
         )
         if centers:
-            what += ", whose centerness would not be trained"
+            problem += ", whose centerness would not be trained"
             other = Setting("model.head.kind", "gfl")
             fix = f"{Setting('model.loss.centerness_weight', 1)}, or {other}"
-        yield Remark("loss.centerness_weight", what, fix)
+        yield Remark("loss.centerness_weight", problem, fix)
     if model.background_class:
-        what = "the loss quality has no class for the background, whose target is 0 in all classes"
-        yield Remark("background_class", what, f"{Setting('model.background_class', False)}")
+        problem = (
+            "the loss quality has no class for the background, whose target is 0 in all classes"
+        )
+        yield Remark("background_class", problem, f"{Setting('model.background_class', False)}")
 
 
 @rule(schema.OneStage)
@@ -111,15 +113,15 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Remarks:
     if not isinstance(model.head, schema.TaskAlignedHead):
         return
     if type(model.box_coder) is not schema.DistanceBoxCoder:
-        what = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
-        yield Remark("box_coder.kind", what, f"{Setting('model.box_coder.kind', 'distances')}")
+        problem = f"a task_aligned head predicts distances, and the coder is {model.box_coder.kind}"
+        yield Remark("box_coder.kind", problem, f"{Setting('model.box_coder.kind', 'distances')}")
         return
     anchors, units = model.anchors, model.box_coder.units_in_anchor
     if not isinstance(anchors, schema.MultiscaleAnchors):
-        what = f"a task_aligned head needs anchors of strides, and the kind is {anchors.kind}"
-        yield Remark("anchors.kind", what, f"{Setting('model.anchors.kind', 'multiscale')}")
+        problem = f"a task_aligned head needs anchors of strides, and the kind is {anchors.kind}"
+        yield Remark("anchors.kind", problem, f"{Setting('model.anchors.kind', 'multiscale')}")
     elif anchors.anchor_scale != units or anchors.aspect_ratios != (1.0,):
-        what = (
+        problem = (
             "a task_aligned head predicts distances in strides, which requires square anchors of "
             f"units_in_anchor strides: anchor_scale is {anchors.anchor_scale:g}, units_in_anchor "
             f"{units:g}, aspect_ratios {list(anchors.aspect_ratios)}"
@@ -128,31 +130,33 @@ def task_aligned_head_has_distances(model: schema.OneStage) -> Remarks:
             f"{Setting('model.anchors.anchor_scale', f'{units:g}')} "
             f"{Setting('model.anchors.aspect_ratios', [1])}"
         )
-        yield Remark("anchors", what, fix)
+        yield Remark("anchors", problem, fix)
 
 
 @rule(schema.QualityLoss)
 def quality_losses_are_comparable(loss: schema.QualityLoss) -> Remarks:
     """Boxes are compared as boxes, and classes one by one."""
     if not isinstance(loss.localization, BOX_LOSSES):
-        what = f"{loss.localization.kind} compares codes, and the loss quality compares boxes"
-        yield Remark("localization.kind", what, "take giou, iou, diou or ciou")
+        problem = f"{loss.localization.kind} compares codes, and the loss quality compares boxes"
+        yield Remark("localization.kind", problem, "take giou, iou, diou or ciou")
     yield from _sigmoid("classification", loss.classification)
     if loss.class_targets != "one" and not isinstance(loss.classification, _QUALITIES):
-        what = f"class_targets {loss.class_targets} with the loss {loss.classification.kind}"
+        problem = f"class_targets {loss.class_targets} with the loss {loss.classification.kind}"
         fix = f"{Setting('model.loss.class_targets', 'one')}, or take quality_focal or varifocal"
-        yield Remark("class_targets", what, fix)
+        yield Remark("class_targets", problem, fix)
     if loss.initial is not None:
         yield from _sigmoid("initial.classification", loss.initial.classification)
         if loss.initial.box_weights == "alignment":
-            what = "the first steps compare no predictions, and so have no alignment"
-            yield Remark("initial.box_weights", what, "take centerness, score or one")
+            problem = "the first steps compare no predictions, and so have no alignment"
+            yield Remark("initial.box_weights", problem, "take centerness, score or one")
 
 
 def _sigmoid(path: str, loss: schema.ClassificationLoss) -> Remarks:
     if not isinstance(loss, _SIGMOIDS | _QUALITIES):
-        what = f"the loss {loss.kind} has a class for the background, and the loss quality has none"
-        yield Remark(f"{path}.kind", what, "take quality_focal, varifocal or sigmoid_focal")
+        problem = (
+            f"the loss {loss.kind} has a class for the background, and the loss quality has none"
+        )
+        yield Remark(f"{path}.kind", problem, "take quality_focal, varifocal or sigmoid_focal")
 
 
 @rule(schema.ConvHyperparams)
@@ -167,9 +171,9 @@ def crops_have_no_levels(model: schema.FasterRcnn) -> Remarks:
     """The boxes of the second stage belong to no feature map."""
     stage = model.boxes
     if stage is not None and stage.postprocessing.nms.max_candidates_per_level:
-        what = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
+        problem = "max_candidates_per_level in a detector of two stages, whose boxes have no levels"
         fix = f"{Setting('model.boxes.postprocessing.nms.max_candidates_per_level', 0)}"
-        yield Remark("boxes.postprocessing.nms.max_candidates_per_level", what, fix)
+        yield Remark("boxes.postprocessing.nms.max_candidates_per_level", problem, fix)
 
 
 @rule(schema.FasterRcnn)
@@ -177,9 +181,9 @@ def group_norm_counts_no_padding(model: schema.FasterRcnn) -> Remarks:
     """The mask of the padding does not reach the statistics of group norm."""
     for path, conv in model.convolutions().items():
         if model.mask_padding and conv.group_norm is not None:
-            what = "group_norm counts padding, which mask_padding leaves out"
+            problem = "group_norm counts padding, which mask_padding leaves out"
             fix = f"{Setting('model.mask_padding', False)}, or take batch_norm"
-            yield Remark(f"{path}.group_norm", what, fix)
+            yield Remark(f"{path}.group_norm", problem, fix)
 
 
 @rule(schema.Experiment)
@@ -192,8 +196,10 @@ def teachers_teach_distributions(experiment: schema.Experiment) -> Remarks:
     if not isinstance(model, schema.OneStage):
         yield Remark(path, f"a {model.kind} has no distributions of boxes to be taught", without)
     elif not isinstance(model.box_coder, schema.DistributionBoxCoder):
-        what = f"the box coder {model.box_coder.kind} has no distributions to be taught"
-        yield Remark(path, what, f"{Setting('model.box_coder.kind', 'distribution')}, or {without}")
+        problem = f"the box coder {model.box_coder.kind} has no distributions to be taught"
+        yield Remark(
+            path, problem, f"{Setting('model.box_coder.kind', 'distribution')}, or {without}"
+        )
 
 
 @rule(schema.Experiment, on="training")

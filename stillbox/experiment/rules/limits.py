@@ -68,8 +68,8 @@ def _check_number(number: float, path: str, allowed: schema.Range | None) -> Ite
         yield Excess("error", path, f"{path} is {number}", "give a finite number")
     # YAML has whole numbers of any length, arrays have not.
     elif isinstance(number, int) and abs(number) > _GREATEST:
-        what = f"{path} is a number of {int(math.log10(abs(number))) + 1} digits"
-        yield Excess("error", path, what, "give one that fits into 64 bits")
+        problem = f"{path} is a number of {int(math.log10(abs(number))) + 1} digits"
+        yield Excess("error", path, problem, "give one that fits into 64 bits")
     elif allowed is not None and number < allowed.low:
         yield kind("error", path, f"{path} is {number}", f"give a value {allowed.least}")
     elif allowed is not None and number > allowed.high:
@@ -78,11 +78,11 @@ def _check_number(number: float, path: str, allowed: schema.Range | None) -> Ite
 
 def _check_text(text: str, path: str) -> Iterator[Finding]:
     if len(text) > _LONGEST:
-        what = f"{path} is a text of {len(text):,} characters"
-        yield Excess("error", path, what, f"give at most {_LONGEST:,}")
+        problem = f"{path} is a text of {len(text):,} characters"
+        yield Excess("error", path, problem, f"give at most {_LONGEST:,}")
     elif _UNUSABLE.search(text):
-        what = f"{path} holds a character that neither files nor names have: {text!r}"
-        yield Finding("error", path, what, "take it out")
+        problem = f"{path} holds a character that neither files nor names have: {text!r}"
+        yield Finding("error", path, problem, "take it out")
 
 
 def _check_order(section: Value, path: str) -> Iterator[Finding]:
@@ -98,8 +98,8 @@ def _check_order(section: Value, path: str) -> Iterator[Finding]:
             continue
         if isinstance(section, schema.ConvolutionalHead) and section.max_depth == 0:
             continue
-        what = f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}"
-        yield Finding("error", join_path(path, least), what, f"lower it, or raise max_{name}")
+        problem = f"min_{name} {_spell(low)} is above max_{name} {_spell(high)}"
+        yield Finding("error", join_path(path, least), problem, f"lower it, or raise max_{name}")
 
 
 def _is_above(low: Value, high: Value) -> bool:

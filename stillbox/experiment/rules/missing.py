@@ -25,15 +25,15 @@ _OPTIONAL = {
 def records_are_given(experiment: schema.Experiment) -> Remarks:
     """There are records and names of their classes."""
     if not experiment.data.train.paths:
-        what = "no records to train on"
+        problem = "no records to train on"
         yield Remark(
-            "data.train.paths", what, f"{Setting('data.train.paths', ['data/train-*.tfrecord'])}"
+            "data.train.paths", problem, f"{Setting('data.train.paths', ['data/train-*.tfrecord'])}"
         )
     if not experiment.data.train.label_map:
-        what = "no label map for the training records"
+        problem = "no label map for the training records"
         yield Remark(
             "data.train.label_map",
-            what,
+            problem,
             f"{Setting('data.train.label_map', 'data/label_map.pbtxt')}",
         )
     if experiment.data.evaluation.paths and not experiment.data.evaluation.label_map:
@@ -45,12 +45,12 @@ def records_are_given(experiment: schema.Experiment) -> Remarks:
 def early_stopping_needs_records(experiment: schema.Experiment) -> Remarks:
     """Early stopping depends on scores, and scores need records."""
     if experiment.train.early_stopping is not None and not experiment.data.evaluation.paths:
-        what = "early_stopping without evaluation records never stops"
+        problem = "early_stopping without evaluation records never stops"
         fix = (
             f"{Setting('data.evaluation.paths', ['data/val-*.tfrecord'])}, or take early_stopping "
             "out"
         )
-        yield Remark("train.early_stopping", what, fix)
+        yield Remark("train.early_stopping", problem, fix)
 
 
 @rule(schema.Experiment, on="training")
@@ -58,8 +58,8 @@ def cosine_ends(experiment: schema.Experiment) -> Remarks:
     """A cosine that ends with training needs an end of training."""
     schedule, path = experiment.train.optimizer.schedule, "train.optimizer.schedule.total_steps"
     if isinstance(schedule, schema.CosineSchedule) and schedule.total_steps is None:
-        what = "the cosine ends with training, and training has no end: train.steps is 0"
-        yield Remark(path, what, f"{Setting('train.steps', 'N')}, or {Setting(path, 'N')}")
+        problem = "the cosine ends with training, and training has no end: train.steps is 0"
+        yield Remark(path, problem, f"{Setting('train.steps', 'N')}, or {Setting(path, 'N')}")
 
 
 @rule(schema.Experiment, on="training")
@@ -71,12 +71,12 @@ def samples_are_proposals(experiment: schema.Experiment) -> Remarks:
     sample, proposals = model.boxes.sample_size, model.proposals.max_proposals
     if sample > proposals and model.boxes.hard_example_miner is None:
         path = "model.boxes.sample_size"
-        what = (
+        problem = (
             f"sample_size {sample} is more than the {proposals} proposals of an image "
             "(model.proposals.max_proposals)"
         )
         yield Remark(
-            path, what, f"{Setting(path, proposals)}, or raise model.proposals.max_proposals"
+            path, problem, f"{Setting(path, proposals)}, or raise model.proposals.max_proposals"
         )
 
 

@@ -35,8 +35,8 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Remarks:
     elif isinstance(resizer, schema.PadToMultipleResizer) and resizer.multiple >= 1:
         legal = [-(-side // resizer.multiple) * resizer.multiple for side in resizer.canvas]
         if legal != list(resizer.canvas):
-            what = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
-            yield Remark("canvas", what, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
+            problem = f"canvas {list(resizer.canvas)} is no multiple of {resizer.multiple}"
+            yield Remark("canvas", problem, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -48,8 +48,8 @@ def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Remarks
     for path, side in input_sides(model):
         # Sides below 1 are reported as out of range, or as a missing canvas.
         if 1 <= side < least:
-            what = f"an image side of {side} pixels is too small for {backbone.kind}"
-            yield Remark(path, what, f"at least {least}")
+            problem = f"an image side of {side} pixels is too small for {backbone.kind}"
+            yield Remark(path, problem, f"at least {least}")
 
 
 @rule(schema.ResNetV1, schema.ResNet)
@@ -57,8 +57,8 @@ def resnet_exists(backbone: schema.ResNetV1 | schema.ResNet) -> Remarks:
     """The depth is one of the published ones."""
     depths = _RESNET_DEPTHS if isinstance(backbone, schema.ResNet) else _RESNET_V1_DEPTHS
     if backbone.depth not in depths:
-        what = f"there is no {backbone.kind} with {backbone.depth} layers"
-        yield Remark("depth", what, f"one of {', '.join(map(str, depths))}")
+        problem = f"there is no {backbone.kind} with {backbone.depth} layers"
+        yield Remark("depth", problem, f"one of {', '.join(map(str, depths))}")
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -66,9 +66,9 @@ def last_layer_exists(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """The backbone ends with one of its layers."""
     backbone = model.backbone
     if backbone.last_layer and backbone.last_layer not in backbone.layers:
-        what = f"{backbone.kind} has no layer {backbone.last_layer!r}"
+        problem = f"{backbone.kind} has no layer {backbone.last_layer!r}"
         fix = nearest(backbone.last_layer, backbone.layers)
-        yield Remark("backbone.last_layer", what, fix)
+        yield Remark("backbone.last_layer", problem, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -77,14 +77,14 @@ def stem_folds_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     if not isinstance(model.backbone, schema.ResNet) or not model.backbone.space_to_depth_stem:
         return
     if not model.backbone.explicit_padding:
-        what = "space_to_depth_stem pads both sides equally, and explicit_padding is false"
+        problem = "space_to_depth_stem pads both sides equally, and explicit_padding is false"
         fix = "set explicit_padding to true, or space_to_depth_stem to false"
-        yield Remark("backbone.space_to_depth_stem", what, fix)
+        yield Remark("backbone.space_to_depth_stem", problem, fix)
     multiple = padding_multiple(model)
     for path, side in input_sides(model):
         if side >= 1 and multiple >= 1 and (side + -side % multiple) % 2:
-            what = f"space_to_depth_stem requires an even image side, not {side}"
-            yield Remark(path, what, f"such as {side + 1}, or set space_to_depth_stem to false")
+            problem = f"space_to_depth_stem requires an even image side, not {side}"
+            yield Remark(path, problem, f"such as {side + 1}, or set space_to_depth_stem to false")
 
 
 @rule(schema.ConvolutionalHead, schema.WeightSharedHead)
@@ -93,8 +93,8 @@ def depthwise_kernels_span_pixels(
 ) -> Remarks:
     """A depthwise kernel of one pixel only scales a channel."""
     if head.depthwise and head.kernel_size == 1:
-        what = "a depthwise head with kernel_size 1 reads single pixels of single channels"
-        yield Remark("depthwise", what, "set kernel_size to 3, or depthwise to false")
+        problem = "a depthwise head with kernel_size 1 reads single pixels of single channels"
+        yield Remark("depthwise", problem, "set kernel_size to 3, or depthwise to false")
 
 
 @rule(schema.OneStage)
@@ -141,9 +141,9 @@ def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
         return
     for tap in taps:
         if tap not in names:
-            what = f"{backbone.kind} has no layer {tap!r}"
+            problem = f"{backbone.kind} has no layer {tap!r}"
             fix = f"{nearest(tap, names)}; it has {names[0]} ... {names[-1]}"
-            yield Remark(path, what, fix)
+            yield Remark(path, problem, fix)
     # A set drops repetitions, so one comparison finds both mistakes.
     positions = [names.index(tap) for tap in taps if tap in names]
     if positions != sorted(set(positions)):
@@ -155,17 +155,17 @@ def taps_exist(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
 def _levels_exist(neck: schema.Pyramid, levels: Mapping[int, str]) -> Remarks:
     finest, coarsest = min(levels), max(levels)
     if not finest <= neck.min_level <= coarsest:
-        what = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
-        yield Remark("neck.min_level", what, f"give one from {finest} to {coarsest}")
+        problem = f"min_level {neck.min_level}: the backbone has the levels {finest} to {coarsest}"
+        yield Remark("neck.min_level", problem, f"give one from {finest} to {coarsest}")
     elif missing := [level for level in range(neck.min_level, coarsest) if level not in levels]:
-        what = (
+        problem = (
             f"the backbone has no map of level {missing[0]} (a stride of {2 ** missing[0]} pixels)"
         )
-        yield Remark("backbone", what, "a pyramid needs every level, from group_strides of 2")
+        yield Remark("backbone", problem, "a pyramid needs every level, from group_strides of 2")
     elif isinstance(neck, schema.Identity) and neck.max_level > coarsest:
-        what = f"max_level {neck.max_level}: the backbone's levels end at {coarsest}"
+        problem = f"max_level {neck.max_level}: the backbone's levels end at {coarsest}"
         fix = f"at most {coarsest}, or a neck that makes coarser maps, such as fpn"
-        yield Remark("neck.max_level", what, fix)
+        yield Remark("neck.max_level", problem, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -178,8 +178,8 @@ def every_map_has_anchors(model: schema.OneStage | schema.FasterRcnn) -> Remarks
         for name in ("min_level", "max_level"):
             level, wanted = getattr(anchors, name), getattr(model.neck, name)
             if level != wanted:
-                what = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
-                yield Remark(f"{path}.{name}", what, f"set it to {wanted}")
+                problem = f"anchors of {name} {level} for a pyramid of {name} {wanted}"
+                yield Remark(f"{path}.{name}", problem, f"set it to {wanted}")
     elif described != maps:
         yield Remark(
             f"{path}.num_layers" if isinstance(anchors, schema.SsdAnchors) else path,
@@ -194,8 +194,8 @@ def extra_maps_have_strides_and_sizes(neck: schema.SsdExtraLayers) -> Remarks:
     depths = len(neck.extra_depths)
     for name in ("extra_strides", "extra_kernel_sizes"):
         if (count := len(getattr(neck, name))) not in (0, depths):
-            what = f"{count} {name} for {depths} extra_depths"
-            yield Remark(name, what, "give one for each, or none")
+            problem = f"{count} {name} for {depths} extra_depths"
+            yield Remark(name, problem, "give one for each, or none")
 
 
 @rule(schema.RetinaNetFpn, schema.NasFpn)
@@ -210,8 +210,8 @@ def cell_has_four_levels(neck: schema.MnasFpn) -> Remarks:
     """The cell was found for four levels."""
     top = neck.min_level + 3
     if neck.max_level != top:
-        what = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
-        yield Remark("max_level", what, f"its cell has four levels: set it to {top}")
+        problem = f"mnasfpn from min_level {neck.min_level} to max_level {neck.max_level}"
+        yield Remark("max_level", problem, f"its cell has four levels: set it to {top}")
 
 
 @rule(schema.NasFpn)
@@ -220,16 +220,16 @@ def bottlenecks_exist(neck: schema.NasFpn) -> Remarks:
     if neck.block == "bottleneck":
         return
     if neck.drop_connect_rate:
-        what = (
+        problem = (
             f"drop_connect_rate {neck.drop_connect_rate:g} leaves out blocks beside a shortcut, "
             "and a convolution has none"
         )
         fix = f"{Setting('model.neck.drop_connect_rate', 0)}, or set block to bottleneck"
-        yield Remark("drop_connect_rate", what, fix)
+        yield Remark("drop_connect_rate", problem, fix)
     if neck.block_conv is not None:
-        what = "block_conv describes the convolutions of bottlenecks, and block is conv"
+        problem = "block_conv describes the convolutions of bottlenecks, and block is conv"
         fix = f"{Setting('model.neck.block_conv', None)}, or set block to bottleneck"
-        yield Remark("block_conv", what, fix)
+        yield Remark("block_conv", problem, fix)
 
 
 @rule(schema.NasFpn)
@@ -239,17 +239,17 @@ def cell_is_sound(neck: schema.NasFpn) -> Remarks:
     for index, node in enumerate(neck.cell):
         before = len(levels) + index
         if len(node.inputs) != 2 or not all(0 <= number < before for number in node.inputs):
-            what = f"node {before} of the cell has the inputs {list(node.inputs)}"
-            yield Remark(f"cell.{index}.inputs", what, f"two numbers from 0 to {before - 1}")
+            problem = f"node {before} of the cell has the inputs {list(node.inputs)}"
+            yield Remark(f"cell.{index}.inputs", problem, f"two numbers from 0 to {before - 1}")
         if node.level not in levels:
-            what = f"node {before} of the cell makes level {node.level}"
+            problem = f"node {before} of the cell makes level {node.level}"
             fix = f"one from {neck.min_level} to {neck.max_level}"
-            yield Remark(f"cell.{index}.level", what, fix)
+            yield Remark(f"cell.{index}.level", problem, fix)
     outputs = [node.level for node in neck.cell if node.output]
     for level in levels:
         if outputs.count(level) != 1:
-            what = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
-            yield Remark("cell", what, "mark one node of every level by output: true")
+            problem = f"{outputs.count(level)} nodes of the cell are the output of level {level}"
+            yield Remark("cell", problem, "mark one node of every level by output: true")
 
 
 @rule(schema.ScalePermuted)
@@ -259,12 +259,12 @@ def blocks_have_two_inputs(backbone: schema.ScalePermuted) -> Remarks:
         number, path = index + len(backbone.stem), f"blocks.{index}.inputs"
         late = [node for node in block.inputs if node >= number]
         if len(block.inputs) != 2:
-            what = f"block {index} has {len(block.inputs)} inputs"
-            yield Remark(path, what, "give two, such as [0, 1]")
+            problem = f"block {index} has {len(block.inputs)} inputs"
+            yield Remark(path, problem, "give two, such as [0, 1]")
         elif late:
-            what = f"block {index}, which is node {number}, has node {late[0]} as an input"
+            problem = f"block {index}, which is node {number}, has node {late[0]} as an input"
             fix = f"give nodes from 0 to {number - 1}: 0 and 1 are the stem's, the first block is 2"
-            yield Remark(path, what, fix)
+            yield Remark(path, problem, fix)
 
 
 @rule(schema.ScalePermuted)
@@ -276,42 +276,42 @@ def levels_have_one_output(backbone: schema.ScalePermuted) -> Remarks:
     outputs = Counter(block.level for block in backbone.blocks if block.output)
     for level in backbone.levels:
         if outputs[level] != 1:
-            what = f"{outputs[level]} blocks of level {level} are outputs"
+            problem = f"{outputs[level]} blocks of level {level} are outputs"
             fix = f"one for each level from min_level {low} to max_level {high}"
-            yield Remark("blocks", what, fix)
+            yield Remark("blocks", problem, fix)
     for index, block in enumerate(backbone.blocks):
         if block.output and not low <= block.level <= high:
-            what = (
+            problem = (
                 f"block {index} is an output of level {block.level}, which is not between "
                 f"min_level {low} and max_level {high}"
             )
-            yield Remark(f"blocks.{index}.output", what, "set it to false, or move the levels")
+            yield Remark(f"blocks.{index}.output", problem, "set it to false, or move the levels")
 
 
 @rule(schema.ScalePermuted)
 def blocks_are_read(backbone: schema.ScalePermuted) -> Remarks:
-    """A block that is not read gets no gradient but that of its penalty."""
+    """A block that is not read gets no gradient but from its penalty."""
     read = {node for block in backbone.blocks for node in block.inputs}
     read |= {node for joined in backbone.joined() for node in joined}
     for index, block in enumerate(backbone.blocks):
         if not block.output and index + len(backbone.stem) not in read:
-            what = f"nothing reads block {index}, and it is no output"
+            problem = f"nothing reads block {index}, and it is no output"
             fix = "make it an input of a later block, or leave it out"
-            yield Remark(f"blocks.{index}", what, fix)
+            yield Remark(f"blocks.{index}", problem, fix)
 
 
 @rule(schema.OneStage)
 def neck_reads_all_levels(model: schema.OneStage) -> Remarks:
-    """Neither does an output that the neck does not read."""
+    """An output that the neck does not read gets no gradient but from its penalty."""
     backbone, neck = model.backbone, model.neck
     if not isinstance(backbone, schema.ScalePermuted):
         return
     idle = [name for name in backbone.layers if name not in neck.taps_of(backbone)]
     if idle:
-        what = f"the neck does not read {idle[0]} of {backbone.kind}"
+        problem = f"the neck does not read {idle[0]} of {backbone.kind}"
         low, high = backbone.min_level, backbone.max_level
         fix = f"a neck of kind identity with the levels {low} to {high} reads them all"
-        yield Remark("neck", what, fix)
+        yield Remark("neck", problem, fix)
 
 
 @rule(schema.OneStage, schema.FasterRcnn)
@@ -328,5 +328,5 @@ def levels_fit_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
 def pooling_fits_the_crop(crop: schema.CropAndResize) -> Remarks:
     """Max pooling is not padded."""
     if crop.pool_size > crop.size >= 1:
-        what = f"pool_size {crop.pool_size} is more than the crop's {crop.size} rows and columns"
-        yield Remark("pool_size", what, f"at most {crop.size}")
+        problem = f"pool_size {crop.pool_size} is more than the crop's {crop.size} rows and columns"
+        yield Remark("pool_size", problem, f"at most {crop.size}")

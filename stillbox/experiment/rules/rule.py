@@ -21,12 +21,12 @@ class Remark(NamedTuple):
 
     path: str
     """Dotted path of the field concerned, relative to the section."""
-    what: str
+    problem: str
     """One sentence with the values."""
     fix: str = ""
     """The remedy; errors need one."""
     severity: Severity | None = None
-    """None: that of the rule."""
+    """None: as serious as the rule says."""
 
 
 Remarks = Iterator[Remark]
@@ -48,7 +48,7 @@ class Rule:
             if isinstance(section, self.classes):
                 for remark in self.function(section):
                     severity, field = remark.severity or self.severity, join_path(path, remark.path)
-                    yield Finding(severity, field, remark.what, remark.fix)
+                    yield Finding(severity, field, remark.problem, remark.fix)
 
 
 RULES: list[Rule] = []
@@ -149,8 +149,8 @@ def fit_stride(model: schema.OneStage | schema.FasterRcnn, stride: int, who: str
             fix = f"the nearest sides that do are {below} and {below + stride}"
             if isinstance(model, schema.OneStage):
                 fix += f"; or set model.pad_to_multiple to {stride}"
-            what = f"an image side of {side} pixels does not fit {who} of stride {stride}"
-            yield Remark(path, what, fix)
+            problem = f"an image side of {side} pixels does not fit {who} of stride {stride}"
+            yield Remark(path, problem, fix)
 
 
 def strong_augmentations(

@@ -23,19 +23,19 @@ def cosine_fits(schedule: schema.CosineSchedule) -> Remarks:
     """The warm-up rises, and ends no later than the decay does."""
     warmup_steps = schedule.warmup_steps or 0
     if schedule.total_steps and schedule.total_steps < warmup_steps:
-        what = f"total_steps {schedule.total_steps} is less than {warmup_steps} warmup_steps"
-        yield Remark("total_steps", what, "raise it, or shorten the warm-up")
+        problem = f"total_steps {schedule.total_steps} is less than {warmup_steps} warmup_steps"
+        yield Remark("total_steps", problem, "raise it, or shorten the warm-up")
     # Without warm-up steps its rate is never used.
     used = {"final_learning_rate": "decay would rise"}
     if warmup_steps:
         used["warmup_learning_rate"] = "warm-up would fall"
     for name, consequence in used.items():
         if getattr(schedule, name) > schedule.learning_rate:
-            what = (
+            problem = (
                 f"{name} {getattr(schedule, name)} is above learning_rate "
                 f"{schedule.learning_rate}, so the {consequence}"
             )
-            yield Remark(name, what, "lower it")
+            yield Remark(name, problem, "lower it")
 
 
 @rule(schema.ManualStepSchedule)
@@ -44,30 +44,30 @@ def boundaries_rise(schedule: schema.ManualStepSchedule) -> Remarks:
     steps = [boundary.step for boundary in schedule.schedule]
     for index, (before, after) in enumerate(itertools.pairwise(steps)):
         if after <= before:
-            what = f"step {after} follows step {before}"
+            problem = f"step {after} follows step {before}"
             fix = "put the boundaries in rising order"
-            yield Remark(f"schedule.{index + 1}.step", what, fix)
+            yield Remark(f"schedule.{index + 1}.step", problem, fix)
     if schedule.warmup and not any(steps[:1]):
-        found = "is at step 0" if steps else "does not exist: the schedule is empty"
-        what = f"warmup goes to the first scheduled rate, which {found}"
-        yield Remark("warmup", what, "add a boundary, or set warmup to false")
+        fault = "is at step 0" if steps else "does not exist: the schedule is empty"
+        problem = f"warmup goes to the first scheduled rate, which {fault}"
+        yield Remark("warmup", problem, "add a boundary, or set warmup to false")
 
 
 @rule(schema.Experiment)
 def annotations_are_for_scoring(experiment: schema.Experiment) -> Remarks:
     """Training reads the boxes of its records."""
     if experiment.data.train.annotations:
-        what = "annotations are the ground truth of evaluation; training learns from its records"
-        yield Remark("data.train.annotations", what, "move them to data.evaluation.annotations")
+        problem = "annotations are the ground truth of evaluation; training learns from its records"
+        yield Remark("data.train.annotations", problem, "move them to data.evaluation.annotations")
 
 
 @rule(schema.Experiment)
 def decoded_images_are_kept_in_one_process(experiment: schema.Experiment) -> Remarks:
     """Each process would keep images that another one needs in the next epoch."""
     if experiment.data.processes and experiment.data.cache_images:
-        what = "data.cache_images keeps decoded images in the memory of one process"
+        problem = "data.cache_images keeps decoded images in the memory of one process"
         yield Remark(
-            "data.processes", what, f"{Setting('data.cache_images', False)}, or data.processes=0"
+            "data.processes", problem, f"{Setting('data.cache_images', False)}, or data.processes=0"
         )
 
 
@@ -78,11 +78,11 @@ def reduced_images_can_be_read(experiment: schema.Experiment) -> Remarks:
     if not experiment.data.reduced_decoding:
         return
     if experiment.data.cache_images:
-        what = "data.cache_images keeps whole images, so that none is reduced"
-        yield Remark(path, what, "use one of the two")
+        problem = "data.cache_images keeps whole images, so that none is reduced"
+        yield Remark(path, problem, "use one of the two")
     if method not in ("bilinear", "bilinear_antialias"):
-        what = f"the resizer's method {method} reads whole images"
-        yield Remark(path, what, "leave it out, or take bilinear or bilinear_antialias")
+        problem = f"the resizer's method {method} reads whole images"
+        yield Remark(path, problem, "leave it out, or take bilinear or bilinear_antialias")
 
 
 @rule(schema.Training)
@@ -107,8 +107,8 @@ def patterns_compile(train: schema.Training) -> Remarks:
 def average_from_zero_grows(train: schema.Training) -> Remarks:
     """An average that starts at 0 forgets it in its first steps, by the warm-up."""
     if train.ema_decay is not None and train.ema_from_zero and not train.ema_warmup:
-        what = "an average that starts at 0 is too small until it has forgotten its start"
-        yield Remark("ema_from_zero", what, "set ema_warmup to true, or ema_from_zero to false")
+        problem = "an average that starts at 0 is too small until it has forgotten its start"
+        yield Remark("ema_from_zero", problem, "set ema_warmup to true, or ema_from_zero to false")
 
 
 @rule(schema.Training)
@@ -117,11 +117,13 @@ def average_has_one_start(train: schema.Training) -> Remarks:
     if train.ema_decay is None:
         return
     if train.ema_tau and train.ema_warmup:
-        what = "ema_tau and ema_warmup are two ramps of one decay"
-        yield Remark("ema_tau", what, "set ema_warmup to false, or ema_tau to 0")
+        problem = "ema_tau and ema_warmup are two ramps of one decay"
+        yield Remark("ema_tau", problem, "set ema_warmup to false, or ema_tau to 0")
     if train.ema_copy_first and train.ema_from_zero:
-        what = "an average whose first update copies the parameters does not start at 0"
-        yield Remark("ema_copy_first", what, "set one of ema_copy_first and ema_from_zero to false")
+        problem = "an average whose first update copies the parameters does not start at 0"
+        yield Remark(
+            "ema_copy_first", problem, "set one of ema_copy_first and ema_from_zero to false"
+        )
 
 
 @rule(schema.Optimizer)
@@ -133,12 +135,12 @@ def groups_change_something(optimizer: schema.Optimizer) -> Remarks:
             fix = "give a regular expression such as ^neck"
             yield Remark(f"{path}.pattern", "a group without a pattern", fix)
         if group.decay_multiplier is not None and not isinstance(optimizer, schema.AdamW):
-            what = f"{optimizer.kind} has no weight decay; that of its kernels is in the loss"
-            yield Remark(f"{path}.decay_multiplier", what, "take it out, or take kind adamw")
+            problem = f"{optimizer.kind} has no weight decay; that of its kernels is in the loss"
+            yield Remark(f"{path}.decay_multiplier", problem, "take it out, or take kind adamw")
         elif group.learning_rate_multiplier == 1 and group.decay_multiplier is None:
-            what = "a group that changes neither learning rate nor weight decay"
+            problem = "a group that changes neither learning rate nor weight decay"
             fix = "give learning_rate_multiplier or decay_multiplier"
-            yield Remark(f"{path}.learning_rate_multiplier", what, fix)
+            yield Remark(f"{path}.learning_rate_multiplier", problem, fix)
 
 
 @rule(schema.Experiment)
@@ -148,16 +150,16 @@ def layer_decay_has_layers(experiment: schema.Experiment) -> Remarks:
     decays = experiment.train.optimizer.backbone_layer_decay != 1
     if decays and isinstance(backbone, schema.SpineNet | schema.SpineNetMbConv):
         path = "train.optimizer.backbone_layer_decay"
-        what = f"the nodes of {backbone.kind} are no chain of layers"
-        yield Remark(path, what, "set it to 1; backbone_multiplier holds for the whole backbone")
+        problem = f"the nodes of {backbone.kind} are no chain of layers"
+        yield Remark(path, problem, "set it to 1; backbone_multiplier holds for the whole backbone")
 
 
 @rule(schema.Training)
 def early_stopping_has_scores(train: schema.Training) -> Remarks:
     """Early stopping depends on evaluations during training."""
     if train.early_stopping is not None and not train.evaluate_every:
-        what = "early_stopping without evaluations during training never stops"
-        yield Remark("early_stopping", what, "set train.evaluate_every")
+        problem = "early_stopping without evaluations during training never stops"
+        yield Remark("early_stopping", problem, "set train.evaluate_every")
 
 
 @rule(schema.EarlyStopping)
@@ -166,11 +168,11 @@ def early_stopping_has_a_reason(stopping: schema.EarlyStopping) -> Remarks:
     if stopping.patience:
         return
     if stopping.target is None:
-        what = "early_stopping with patience 0 and without a target never stops"
-        yield Remark("patience", what, "give a target or a patience of 1 or more")
+        problem = "early_stopping with patience 0 and without a target never stops"
+        yield Remark("patience", problem, "give a target or a patience of 1 or more")
     if stopping.min_delta:
-        what = f"min_delta {stopping.min_delta} has no effect while patience is 0"
-        yield Remark("min_delta", what, "take it out, or give a patience of 1 or more")
+        problem = f"min_delta {stopping.min_delta} has no effect while patience is 0"
+        yield Remark("min_delta", problem, "take it out, or give a patience of 1 or more")
 
 
 @rule(schema.Experiment)
@@ -178,9 +180,9 @@ def images_can_be_cut(experiment: schema.Experiment) -> Remarks:
     """The devices that share an image get equally many rows of it."""
     parts = experiment.devices.spatial_partitions
     if parts > 1 and isinstance(experiment.model, schema.FasterRcnn):
-        what = f"{parts} devices cannot share an image: crops are taken from whole feature maps"
+        problem = f"{parts} devices cannot share an image: crops are taken from whole feature maps"
         yield Remark(
-            "devices.spatial_partitions", what, f"{Setting('devices.spatial_partitions', 1)}"
+            "devices.spatial_partitions", problem, f"{Setting('devices.spatial_partitions', 1)}"
         )
         return
     path, height = next(input_sides(experiment.model))
@@ -227,20 +229,23 @@ def input_sizes_fit(experiment: schema.Experiment) -> Remarks:
         height, width = sized.model.resizer.input_size
         for finding in apply_rules(sized):
             if finding.severity == "error" and finding.what not in known:
-                what = f"at {height} x {width} of {path}: {finding.what}"
-                yield Remark(path, what, f"take another size ({finding.fix})")
+                problem = f"at {height} x {width} of {path}: {finding.what}"
+                yield Remark(path, problem, f"take another size ({finding.fix})")
 
 
 def _no_such_size(resizer: schema.Resizer, size: int) -> tuple[str, str]:
     """Returns what keeps a resizer from an input of `size` rows, and the remedy."""
     if not isinstance(resizer, schema.FixedShapeResizer | schema.ScaleJitterResizer):
-        what = f"the resizer {resizer.kind} leaves the sizes of images to the images"
-        return what, "take fixed_shape, keep_aspect_ratio or scale_jitter, or no train.input_sizes"
+        problem = f"the resizer {resizer.kind} leaves the sizes of images to the images"
+        return (
+            problem,
+            "take fixed_shape, keep_aspect_ratio or scale_jitter, or no train.input_sizes",
+        )
     # Before padding, which follows.
     height, width = resizer.height, resizer.width
     step = height // math.gcd(height, width)
-    what = f"an input of {size} rows in the proportions of {height} x {width} has no whole width"
-    return what, f"give multiples of {step}, such as {_multiples_near(size, step)}"
+    problem = f"an input of {size} rows in the proportions of {height} x {width} has no whole width"
+    return problem, f"give multiples of {step}, such as {_multiples_near(size, step)}"
 
 
 @rule(schema.Experiment)
@@ -262,15 +267,15 @@ def groups_divide_the_batch(experiment: schema.Experiment) -> Remarks:
     for path, norm in batch_norms(experiment.model):
         size, where = norm.group_size, f"{path}.group_size"
         if norm.statistics != "groups" and size > 0:
-            what = f"group_size {size} has no effect while statistics is {norm.statistics}"
+            problem = f"group_size {size} has no effect while statistics is {norm.statistics}"
             yield Remark(
-                where, what, f"{Setting(f'{path}.statistics', 'groups')}, or {Setting(where, 0)}"
+                where, problem, f"{Setting(f'{path}.statistics', 'groups')}, or {Setting(where, 0)}"
             )
         elif norm.statistics == "groups" and size == 0:
             yield Remark(where, "statistics of groups of 0 images", f"for example {where}=8")
         elif norm.statistics == "groups" and size > 0 and batch > 0 and batch % size:
-            what = f"{name} cannot be divided into groups of {size}"
-            yield Remark(where, what, f"use {_divisor_below(batch, size)}")
+            problem = f"{name} cannot be divided into groups of {size}"
+            yield Remark(where, problem, f"use {_divisor_below(batch, size)}")
 
 
 def _images_at_once(train: schema.Training) -> tuple[int, str, int]:
@@ -317,8 +322,8 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Remarks:
         # Not a subclass of a user, which may do anything.
         if type(part) not in covered:
             kinds = ", ".join(cls.kind for cls in covered)
-            what = f"the {name} {part.kind!r} cannot be quantised"
-            yield Remark(path, what, f"set it to null, or take one of {kinds}")
+            problem = f"the {name} {part.kind!r} cannot be quantised"
+            yield Remark(path, problem, f"set it to null, or take one of {kinds}")
     for name, conv in model.convolutions().items():
         if conv.group_norm is not None:
             fix = f"take batch_norm, with {Setting(f'model.{name}.group_norm', None)}"
@@ -327,8 +332,8 @@ def quantized_parts_are_covered(experiment: schema.Experiment) -> Remarks:
     if isinstance(model.backbone, schema.EfficientNetLite) and model.backbone.se_ratio > 0:
         yield Remark(path, "gates cannot be quantised", f"{Setting('model.backbone.se_ratio', 0)}")
     if isinstance(model.neck, schema.BiFpn) and model.neck.combine != "sum":
-        what = f"sums of the kind {model.neck.combine!r} cannot be quantised"
-        yield Remark(path, what, f"{Setting('model.neck.combine', 'sum')}")
+        problem = f"sums of the kind {model.neck.combine!r} cannot be quantised"
+        yield Remark(path, problem, f"{Setting('model.neck.combine', 'sum')}")
 
 
 @rule(schema.Evaluation)
@@ -362,15 +367,15 @@ def images_are_scored_once(experiment: schema.Experiment) -> Remarks:
 
 @rule(schema.Evaluation)
 def pictures_stay_below_the_results(evaluation: schema.Evaluation) -> Remarks:
-    """The folder of exported pictures lies in that of the report or of the training run."""
+    """The folder of exported pictures lies in the folder of the report or of the training run."""
     given = Path(evaluation.pictures_directory)
     if given.anchor or ".." in given.parts or not str(given).isprintable():
-        what = f"{evaluation.pictures_directory!r} leads out of the folder of the results"
+        problem = f"{evaluation.pictures_directory!r} leads out of the folder of the results"
         fix = (
             f"give a plain name such as exported; evaluate's {Parameter('output')} names the "
             "folder around it"
         )
-        yield Remark("pictures_directory", what, fix)
+        yield Remark("pictures_directory", problem, fix)
 
 
 @rule(schema.Evaluation)

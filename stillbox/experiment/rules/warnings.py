@@ -38,15 +38,15 @@ def _shards(paths: Sequence[str]) -> dict[tuple[str, str, str], int]:
     numbers: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for match in filter(None, map(_SHARD.fullmatch, paths)):
         numbers[match["base"], match["count"], match["suffix"]].add(match["number"])
-    return {key: len(found) for key, found in numbers.items()}
+    return {key: len(shards) for key, shards in numbers.items()}
 
 
 @rule(schema.ConvolutionalHead, severity="warning")
 def layers_have_depth(head: schema.ConvolutionalHead) -> Remarks:
     """A depth of 0 disables the layers before the head."""
     if head.layers_before and not head.max_depth:
-        what = f"layers_before {head.layers_before} has no effect while max_depth is 0"
-        yield Remark("layers_before", what)
+        problem = f"layers_before {head.layers_before} has no effect while max_depth is 0"
+        yield Remark("layers_before", problem)
 
 
 @rule(schema.Experiment, severity="warning")
@@ -54,8 +54,8 @@ def scores_have_records(experiment: schema.Experiment) -> Remarks:
     """Evaluation during training needs records."""
     every = experiment.train.evaluate_every
     if every and not experiment.data.evaluation.paths:
-        what = f"evaluate_every {every} has no effect while data.evaluation.paths is empty"
-        yield Remark("train.evaluate_every", what)
+        problem = f"evaluate_every {every} has no effect while data.evaluation.paths is empty"
+        yield Remark("train.evaluate_every", problem)
 
 
 @rule(schema.CosineSchedule, severity="warning")
@@ -87,7 +87,7 @@ def steps_have_a_rate(train: schema.Training) -> Remarks:
 
 @rule(schema.FineTune, severity="warning")
 def classifiers_have_no_heads(fine_tune: schema.FineTune) -> Remarks:
-    """Heads are those of a detector."""
+    """Only a detector has heads."""
     if fine_tune.checkpoint and fine_tune.load_heads and fine_tune.scope == "classification":
         yield Remark(
             "load_heads",
@@ -193,11 +193,11 @@ def last_steps_are_a_part(experiment: schema.Experiment) -> Remarks:
         skipped, where = augmentation.skip_last_steps, f"{path}.skip_last_steps"
         last = f"last {count_text(skipped, 'step')}"
         if skipped and train.steps and skipped >= train.steps:
-            what = f"{augmentation.kind} has no effect: the {last} of {train.steps} leave it out"
-            yield Remark(where, f"{what}; give less than train.steps")
+            problem = f"{augmentation.kind} has no effect: the {last} of {train.steps} leave it out"
+            yield Remark(where, f"{problem}; give less than train.steps")
         if skipped and train.early_stopping is not None:
-            what = f"early stopping may end training before its {last}, which leave"
-            yield Remark(where, f"{what} {augmentation.kind} out")
+            problem = f"early stopping may end training before its {last}, which leave"
+            yield Remark(where, f"{problem} {augmentation.kind} out")
 
 
 @rule(schema.Experiment, severity="warning")

@@ -65,5 +65,5 @@ class Experiment:
 
     @property
     def at_largest_input(self) -> "Experiment":
-        """That of `at_input_sizes` whose steps take the most memory."""
-        return max(self.at_input_sizes, key=lambda one: math.prod(one.model.network_size))
+        """The experiment of `at_input_sizes` that takes the most memory for a step."""
+        return max(self.at_input_sizes, key=lambda sized: math.prod(sized.model.network_size))

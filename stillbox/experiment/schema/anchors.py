@@ -114,7 +114,7 @@ class MultiscaleAnchors(Anchors, kind="multiscale"):
     scales_per_octave: Count = 2
     """Anchor sizes of each aspect ratio on a level, at equal ratios up to the next level's."""
     order: Literal["ratio_major", "scale_major"] = "ratio_major"
-    """Order at a location, which is that of the head's channels: the sizes of one aspect ratio
+    """Order at a location, which the head's channels follow: the sizes of one aspect ratio
     together, or the aspect ratios of one size."""
 
     def count_maps(self) -> int:
@@ -161,7 +161,7 @@ class GridAnchors(Anchors, kind="grid"):
     base_width: Side = 256
     """Width of an anchor of scale 1 and aspect ratio 1."""
     scales: Annotated[tuple[Positive, ...], Ratios] = (0.5, 1.0, 2.0)
-    """Multiples of the base size; those of one aspect ratio stand together."""
+    """Multiples of the base size; the anchors of one aspect ratio stand together."""
     aspect_ratios: Annotated[tuple[Positive, ...], Ratios] = (0.5, 1.0, 2.0)
     """Width over height, for a square base."""
     height_stride: Side = 16
@@ -278,7 +278,8 @@ def _default_boxes(config: DefaultBoxes) -> "AnchorGenerator":
     )
 
     specs = [
-        DefaultBoxSpec(own.size, own.next_size, own.step, own.aspect_ratios) for own in config.maps
+        DefaultBoxSpec(level.size, level.next_size, level.step, level.aspect_ratios)
+        for level in config.maps
     ]
 
     def order(feature_shapes: "tuple[Shape, ...]") -> "Order":
@@ -288,7 +289,7 @@ def _default_boxes(config: DefaultBoxes) -> "AnchorGenerator":
 
     def boxes(feature_shapes: "tuple[Shape, ...]", image_shape: "Shape") -> "AnchorBoxes":
         cell_major = default_boxes(feature_shapes, image_shape, specs, clip=config.clip)
-        own = order(feature_shapes)
-        return cell_major if own is None else cell_major[own]
+        places = order(feature_shapes)
+        return cell_major if places is None else cell_major[places]
 
     return AnchorGenerator(tuple(spec.boxes for spec in specs), boxes, order)

@@ -1,6 +1,6 @@
 """Changes of a training image and its boxes, before the image is resized.
 
-This module has those of places, sizes, boxes and classes, and those of pixels: colours (in
+This module has changes of places, sizes, boxes and classes, and of pixels: colours (in
 float32 from here on), learnt policies, damage. `crop_augmentations` has the random windows.
 """
 

@@ -111,7 +111,7 @@ class MobileNetV2(Backbone, kind="mobilenet_v2"):
     min_depth: Channels = 16
     """No bottleneck has fewer channels than this."""
     channels: Literal["slim", "keras"] = "slim"
-    """`keras`: those of the `_keras` extractors. They decide on shortcuts by the channels before
+    """`keras`: as in the `_keras` extractors, which decide on shortcuts by the channels before
     `min_depth`, round bottlenecks down first, and widen the last convolution by no multiplier above
     1."""
     last_depth: OptionalChannels = 1280
@@ -122,7 +122,7 @@ class MobileNetV2(Backbone, kind="mobilenet_v2"):
     explicit_padding: bool = False
     """Pad strided convolutions alike on all sides instead of as little as possible."""
     depthwise_initializer: Initializer | None = None
-    """Distribution of fresh depthwise kernels; None: that of `conv`."""
+    """Distribution of fresh depthwise kernels; None: as in `conv`."""
     conv: ConvHyperparams = _MOBILENET_V2
     """Hyperparameters of the base network."""
 
@@ -229,7 +229,7 @@ class ResNet(Backbone, kind="resnet"):
         tuple[Annotated[int, Range(1, 2)], ...],
         Items(lengths=(4,), fix="give four, such as [1, 2, 2, 2]"),
     ] = (1, 2, 2, 2)
-    """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at that of group 2."""
+    """Stride of each of the four groups; SSD ResNet-34 keeps group 3 at the stride of group 2."""
     last_layer: str = ""
     """Groups up to this one exist even where nothing reads them; empty: up to the last tap."""
     pool_padding: Literal["same", "symmetric"] = "same"
@@ -305,7 +305,7 @@ class EfficientNet(Backbone, kind="efficientnet"):
     last_layer: str = ""
     """Blocks up to this one exist even where nothing reads them; empty: up to the last tap."""
     conv: ConvHyperparams = _EFFICIENTNET
-    """Hyperparameters of all convolutions; those of the gates have biases and no norm."""
+    """Hyperparameters of all convolutions; convolutions of the gates have biases and no norm."""
 
     def count_blocks(self) -> tuple[int, ...]:
         """Returns the number of blocks of each stack."""

@@ -74,7 +74,7 @@ def _faster_rcnn(config: FasterRcnnBoxCoder, input_size: tuple[int, int]) -> "Bo
 
 @dataclass(frozen=True, kw_only=True)
 class MeanStddevBoxCoder(BoxCoder, kind="mean_stddev"):
-    """Distances of the four edges from those of the anchor."""
+    """Distances of the four edges from the edges of the anchor."""
 
     stddev: Positive = 0.01
     """Distance that a code of 1 stands for, as a share of the network input."""
@@ -140,7 +140,7 @@ def _distances(config: DistanceBoxCoder, input_size: tuple[int, int]) -> "BoxCod
 class DistributionBoxCoder(DistanceBoxCoder, kind="distribution"):
     """The same distances, each the mean of a predicted distribution (arXiv:2006.04388).
 
-    A distance has `longest` + 1 logits, those of the distances 0 to `longest`.
+    A distance has `longest` + 1 logits, for the distances 0 to `longest`.
     """
 
     longest: Count = 16

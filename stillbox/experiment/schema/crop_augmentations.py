@@ -216,7 +216,7 @@ class SsdRandomCropPadFixedAspectRatio(Augmentation, kind="ssd_random_crop_pad_f
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSquareCropByScale(Augmentation, kind="random_square_crop_by_scale"):
-    """Cuts a square whose side is a share of the image's long one; black where it sticks out."""
+    """Cuts a square; its side is a share of the image's long one. Black where it sticks out."""
 
     max_border: Side = 128
     """Distance in pixels that the square's centre keeps from the edges, halved until the image

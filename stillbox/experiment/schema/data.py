@@ -228,13 +228,13 @@ class Records:
     """Crowd boxes are ordinary targets as in the original, targets of weight 0, or no targets, so
     that their anchors are background. In evaluation they are always crowds."""
     annotations: InputPath = ""
-    """COCO JSON whose boxes, areas and crowds are the ground truth of evaluation, instead of the
-    records'; images are matched by their id. Empty: the records'."""
+    """COCO JSON with the boxes, areas and crowds that evaluation takes as its ground truth, instead
+    of the records'; images are matched by their id. Empty: the records'."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Both sets of records and how they are read."""
+    """The two sets of records and how they are read."""
 
     train: Records = field(default_factory=Records)
     """Records to train on."""
@@ -247,7 +247,7 @@ class Data:
     each processor of the process, at most 32 in one process. 0: in the caller's thread."""
     processes: Annotated[int, Range(0, 256), MACHINE] = 0
     """Processes that make the batches of training; no result depends on it. 0: the process of
-    training does, whose threads make 1,200 images a second of 300 pixels at most, however many
+    training does; its threads make 1,200 images a second of 300 pixels at most, however many
     processors there are. Each needs some 200 MB. Scoring is not changed."""
     prefetch: Annotated[int, Range(0, 100_000), MACHINE] = 2
     """Batches that are prepared ahead."""

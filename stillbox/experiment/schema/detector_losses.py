@@ -56,7 +56,7 @@ class DetectorLoss(RegisteredConfig):
 
     @property
     def normalizer(self) -> str:
-        """Whose matches the losses are divided by; see `Loss`."""
+        """Which images give the matches that the losses are divided by; see `Loss`."""
         return "global"
 
     @property
@@ -90,7 +90,7 @@ class Loss(DetectorLoss, kind="matched"):
     normalize_by_matches: bool = True
     """Divide both by the number of matched anchors in the batch, at least 1."""
     normalizer: Literal["global", "per_replica"] = "global"
-    """`global`: losses and matches are those of the whole batch. `per_replica`: the losses of each
+    """`global`: losses and matches of the whole batch. `per_replica`: the losses of each
     replica (`devices.replicas`) are divided by its own matches, then averaged over the replicas, as
     in the originals; a matched anchor weighs less in a replica with many."""
     normalize_per_image: bool = False
@@ -105,7 +105,7 @@ class Loss(DetectorLoss, kind="matched"):
     """Divide by a moving average of that number with this decay instead, corrected for its start at
     0. 0: the batch's own number."""
     skip_zero_codes: bool = False
-    """Codes whose target is exactly 0 have no localisation loss, as in the original, which
+    """Codes with a target of exactly 0 have no localisation loss, as in the original, which
     recognises matched anchors by their codes."""
     encode_background_as_zeros: bool = False
     """The target of a background anchor is all zeros instead of one-hot on slot 0."""
@@ -136,9 +136,9 @@ class InitialAssignment:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityLoss(DetectorLoss, kind="quality"):
-    """Losses whose targets and weights follow from how well predicted boxes fit.
+    """Losses with targets and weights that follow from how well predicted boxes fit.
 
-    Those of GFL (arXiv:2006.04388), ATSS (arXiv:1912.02424), VFNet (arXiv:2008.13367) and TOOD
+    The losses of GFL (arXiv:2006.04388), ATSS (arXiv:1912.02424), VFNet (arXiv:2008.13367) and TOOD
     (arXiv:2108.07755), and localisation distillation (arXiv:2102.12252).
     """
 

@@ -152,8 +152,8 @@ class CropAndResize(RoiCrop, kind="crop_and_resize"):
     pool_stride: KernelSide = 2
     """Distance of the windows (`maxpool_stride`)."""
     outside: Literal["zero", "fade"] = "zero"
-    """Value of a point outside of the map: 0, as in `tf.image.crop_and_resize`, or from those of
-    its four neighbours that are inside, as in the original's form by matrix products."""
+    """Value of a point outside of the map: 0, as in `tf.image.crop_and_resize`, or from the values
+    of its four neighbours that are inside, as in the original's form by matrix products."""
 
     @property
     def output_size(self) -> int:
@@ -201,7 +201,7 @@ class RPN:
     dilation: KernelSide = 1
     """Distance of the kernel's taps in pixels of the map (`first_stage_atrous_rate`)."""
     conv: ConvHyperparams = _RPN
-    """Hyperparameters; regulariser and initialiser are those of the two 1x1 heads too."""
+    """Hyperparameters; regulariser and initialiser hold for the two 1x1 heads too."""
     anchors: Anchors = _ANCHORS
     """The boxes that proposals are relative to."""
     clip_anchors: bool = False
@@ -350,7 +350,7 @@ class FasterRcnn(Model, kind="faster_rcnn"):
 
     @property
     def classifier_parts(self) -> tuple[str, ...]:
-        """Parts that are in a classifier's network too, whose weights can initialise them."""
+        """Parts that are in a classifier's network too, and can be initialised from its weights."""
         if self.boxes is None or not self.boxes.head.ends_classifier:
             return ("backbone",)
         return ("backbone", "box_head")

@@ -108,8 +108,8 @@ class BatchNorm:
     statistics: Literal["global", "per_replica", "groups"] = "global"
     """Images that share statistics: the whole batch over all devices; the images of one replica
     (`devices.replicas`), as in the originals without synchronisation; or each `group_size`
-    successive images. Moving statistics are then the mean over all groups; the originals keep those
-    of one replica, which have the same expectation and more noise."""
+    successive images. Moving statistics are then the mean over all groups; the originals keep the
+    statistics of one replica, which have the same expectation and more noise."""
     group_size: NonNegativeInt = 0
     """Images of a group where `statistics` is `groups`; it has to divide the batch."""
     moving_variance: Literal["unbiased", "biased"] = "unbiased"

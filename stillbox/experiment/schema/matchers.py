@@ -72,7 +72,7 @@ def _bipartite(config: BipartiteMatcher) -> "Match":
 class AtssMatcher(Matcher, kind="atss"):
     """Assigns anchors by a threshold that follows from each box's candidates (arXiv:1912.02424).
 
-    Candidates are the anchors whose centres are nearest to the box's; the threshold is mean plus
+    Candidates are the anchors with the centres nearest to the box's; the threshold is mean plus
     standard deviation of their similarities. One square anchor at each location is enough. A box
     may get no anchor.
     """
@@ -90,7 +90,7 @@ def _atss(config: AtssMatcher) -> "Match":
 
 @dataclass(frozen=True, kw_only=True)
 class TaskAlignedMatcher(Matcher, kind="task_aligned"):
-    """Assigns the anchors whose predictions already fit a box best (arXiv:2108.07755).
+    """Assigns the anchors that already predict a box best (arXiv:2108.07755).
 
     Fit is `s^alpha u^beta`, of the score s of the box's class and the IoU u of the predicted box.
     Only anchors with their centre in the box are assigned. It needs the loss `quality`.

@@ -75,7 +75,7 @@ class Model(RegisteredConfig):
     num_classes: Classes = 90
     """Foreground classes; `class_slots` says how many a label map needs."""
     class_slots: Literal["label_map_id", "contiguous"] = "label_map_id"
-    """Class of the label map that class index c stands for. `label_map_id`: the one of id c + 1;
+    """Class of the label map that class index c stands for. `label_map_id`: the class of id c + 1;
     gaps between the ids are unused slots, and `num_classes` is at least the greatest id.
     `contiguous`: the c-th in the order of the ids; `num_classes` is their number."""
     resizer: Resizer = field(default_factory=FixedShapeResizer)
@@ -109,7 +109,7 @@ class Model(RegisteredConfig):
 
     @property
     def anchor_stage(self) -> AnchorStage | None:
-        """Its anchors and their matcher; None for a model without anchors."""
+        """The anchors and their matcher; None for a model without anchors."""
         return None
 
     @property
@@ -124,7 +124,7 @@ class Model(RegisteredConfig):
 
     @property
     def classifier_parts(self) -> tuple[str, ...]:
-        """Parts that are in a classifier's network too, whose weights can initialise them."""
+        """Parts that are in a classifier's network too, and can be initialised from its weights."""
         return ("backbone",)
 
     @property
@@ -134,7 +134,7 @@ class Model(RegisteredConfig):
 
     @property
     def class_logits(self) -> int:
-        """Class logits of one box, that of the background included."""
+        """Class logits of one box, including the background."""
         return self.num_classes + 1
 
     def describe(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class Model(RegisteredConfig):
         return {}
 
 
-# Those of most published configs: small weights, so that all scores are similar at the start.
+# As in most published configs: small weights, so that all scores are similar at the start.
 _PREDICTORS = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
@@ -194,7 +194,7 @@ class ConvolutionalHead(Head, kind="convolutional"):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSharedHead(Head, kind="weight_shared"):
-    """Towers and heads whose kernels all feature maps share (arXiv:1708.02002).
+    """Towers and heads with kernels that all feature maps share (arXiv:1708.02002).
 
     Batch norm is not shared: each layer has one for every feature map. Group norm is. Maps with
     other channels than most are projected to that number first.
@@ -222,7 +222,7 @@ class WeightSharedHead(Head, kind="weight_shared"):
     predictor_defaults: bool = False
     """All kernels of the separable box and class convolutions have them too."""
     predictor_initializer: Initializer | None = None
-    """Distribution of the heads' fresh kernels, where it is another than that of the towers."""
+    """Distribution of the heads' fresh kernels, where the towers have another."""
     conv: ConvHyperparams = _PREDICTORS
     """Hyperparameters of the towers; regulariser and initialiser are the heads' too."""
 
@@ -267,8 +267,8 @@ class AtssHead(GflHead, kind="atss"):
 class TaskAlignedHead(Head, kind="task_aligned"):
     """One tower for both tasks, of which each takes its own mixture of layers (arXiv:2108.07755).
 
-    Edges of boxes are read where learnt offsets point. Kernels and group norms are those of all
-    feature maps. It has one anchor at a location, and the box coder `distances`.
+    Edges of boxes are read where learnt offsets point. All feature maps share
+    kernels and group norms. There is one anchor at a location, and the box coder `distances`.
     """
 
     depth: Annotated[int, Range(8, 65_536)] = 256
@@ -369,7 +369,7 @@ class OneStage(Model, kind="one_stage"):
 
     @property
     def class_logits(self) -> int:
-        """Class logits of one box, that of the background included."""
+        """Class logits of one box, including the background."""
         return self.num_classes + self.background_class
 
     def describe(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import RegisteredConfig
 
-# Those of most published configs.
+# As in most published configs.
 _FEATURES = ConvHyperparams(
     activation="relu6",
     regularizer=L2(weight=4e-5),
@@ -39,7 +39,7 @@ _FEATURES = ConvHyperparams(
     batch_norm=BatchNorm(decay=0.997, epsilon=0.001, center=True, scale=True),
 )
 
-# Those of "Object Detection Models on TPU". Glorot's initialiser, and biases in front of batch
+# As in "Object Detection Models on TPU". Glorot's initialiser, and biases in front of batch
 # norm, are the defaults of TensorFlow's layers.
 _TPU_FEATURES = ConvHyperparams(
     activation="relu",
@@ -49,7 +49,7 @@ _TPU_FEATURES = ConvHyperparams(
     force_bias=True,
 )
 
-# Those of the published configs.
+# As in the published configs.
 _BIFPN = ConvHyperparams(
     activation="swish",
     regularizer=L2(weight=4e-5),
@@ -239,7 +239,7 @@ _NAS_FPN_CELL = (
 
 @dataclass(frozen=True, kw_only=True)
 class NasFpn(Pyramid, kind="nas_fpn"):
-    """NAS-FPN: a pyramid whose cell was found by search (arXiv:1904.07392).
+    """NAS-FPN: a pyramid with a cell that was found by search (arXiv:1904.07392).
 
     Levels that the backbone lacks are max-pooled from the next finer one. Maps are brought to
     another level by max pooling or nearest-neighbour upsampling.
@@ -261,7 +261,7 @@ class NasFpn(Pyramid, kind="nas_fpn"):
     sum_only: bool = False
     """Combine by sums whatever the nodes say."""
     cell: tuple[NasFpnNode, ...] = _NAS_FPN_CELL
-    """Its nodes, in the order of their computation."""
+    """The nodes of the cell, in the order of their computation."""
     conv: ConvHyperparams = _TPU_FEATURES
     """Hyperparameters of all convolutions; the activation precedes a node's block."""
     block_conv: ConvHyperparams | None = None

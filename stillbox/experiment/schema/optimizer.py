@@ -107,7 +107,7 @@ class ExponentialSchedule(Schedule, kind="exponential"):
         return max(self.learning_rate, self.burnin_learning_rate)
 
     def first_fall(self) -> tuple[str, int]:
-        """Returns the end of the constant start, or that of a longer warm-up."""
+        """Returns the end of the constant start, or of a longer warm-up."""
         if self.warmup_steps > self.burnin_steps:
             return "warmup_steps", self.warmup_steps
         return "burnin_steps", self.burnin_steps
@@ -181,7 +181,7 @@ class ParameterGroup:
     learning_rate_multiplier: NonNegative = 1.0
     """Multiplies their learning rate, on top of the factors of the backbone."""
     decay_multiplier: NonNegative | None = None
-    """Multiplies their weight decay, norms, biases and scales included; None: that of their kind.
+    """Multiplies their weight decay, norms, biases and scales included; None: as their kind has it.
     Of `adamw` only."""
 
 

@@ -5,7 +5,7 @@ the annotation and refuses other values. Every number has one: what lies above i
 attack, and overflows or fills the memory.
 
 `label_map: InputPath = ""` declares a file that is read. A field that names a file, a folder, a
-service, or an amount of threads or memory is marked as `Outside`. Those of the machine have no
+service, or an amount of threads or memory is marked as `Outside`. Fields of the machine have no
 effect in an experiment that is stored with a model: see `yaml_config.from_stored`.
 """
 

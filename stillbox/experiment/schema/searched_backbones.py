@@ -78,8 +78,8 @@ class MobileNetV3(Backbone):
     last_layer: str = ""
     """Layers up to this one exist even where nothing reads them; empty: up to the last tap."""
     conv: ConvHyperparams = _SLIM
-    """Hyperparameters of the base network. The activation is that of the first and last convolution
-    and of the later blocks; the earlier blocks have relu."""
+    """Hyperparameters of the base network. The first and last convolution and the later blocks
+    have its activation; the earlier blocks have relu."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +249,9 @@ class ScalePermutedBlock:
     """Base of the blocks; not a block itself."""
 
     level: Annotated[int, Range(1, 7)] = 3
-    """Its map has a stride of 2^level pixels."""
+    """The map of the block has a stride of 2^level pixels."""
     inputs: tuple[NodeNumber, ...] = (0, 1)
-    """Numbers of the two nodes whose sum it gets; 0 and 1 are the stem's, the first block is 2."""
+    """Numbers of the two nodes that it adds up; 0 and 1 are the stem's, the first block is 2."""
     output: bool = False
     """Whether it makes the map of its level. Such a block also adds up the earlier ones of its kind
     and level that nothing else has read."""
@@ -368,7 +368,7 @@ class SpineNet(ScalePermuted, kind="spinenet"):
     stem: ClassVar[tuple[ScalePermutedBlock, ...]] = (SpineBlock(level=2), SpineBlock(level=2))
 
     blocks: Annotated[tuple[SpineBlock, ...], Items(32)] = _spine_blocks()
-    """In the order in which they are computed; by default those of the paper."""
+    """In the order in which they are computed; by default as in the paper."""
     resample_alpha: Multiplier = 0.5
     """Share of an input's channels (a quarter of a bottleneck's) in which it is brought to another
     level."""
@@ -414,7 +414,7 @@ class SpineNetMbConv(ScalePermuted, kind="spinenet_mbconv"):
     )
 
     blocks: Annotated[tuple[MbConvSpineBlock, ...], Items(32)] = _mbconv_blocks()
-    """In the order in which they are computed; by default those of the paper's authors."""
+    """In the order in which they are computed; by default as by the paper's authors."""
     endpoints_depth: Channels = 48
     """Channels of every map that the neck gets."""
     se_ratio: Fraction = 0.2
@@ -427,7 +427,7 @@ class SpineNetMbConv(ScalePermuted, kind="spinenet_mbconv"):
     """Channels times `filter_scale` are rounded to multiples of 8; otherwise they are cut to whole
     numbers, as in TensorFlow Model Garden."""
     depthwise_initializer: Initializer = _GLOROT
-    """Distribution of fresh depthwise kernels between levels, where `conv` has that of others."""
+    """Distribution of fresh depthwise kernels between levels; `conv` has it for others."""
     block_depthwise_initializer: Initializer | None = None
     """The same inside blocks; None: as between levels."""
     conv: ConvHyperparams = _MBCONV

@@ -1,7 +1,7 @@
 """Augmentations that change an image so much that training often ends without them.
 
-Large-scale jitter, mosaic, mixup and the random affine map. The defaults of the last three are
-those of YOLOX (arXiv:2107.08430), those of the first are of the configs of arXiv:2012.07177.
+Large-scale jitter, mosaic, mixup and the random affine map. The last three have
+the defaults of YOLOX (arXiv:2107.08430), the first has them from the configs of arXiv:2012.07177.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class StrongAugmentation(Augmentation):
     """
 
     skip_last_steps: NonNegativeInt = 0
-    """Steps at the end of training that leave this augmentation out; 0: none. The end is that of
-    `train.steps` or of `data.train.num_epochs`, whichever comes first."""
+    """Steps at the end of training that leave this augmentation out; 0: none. Training ends
+    after `train.steps` or `data.train.num_epochs`, whichever comes first."""
     clip_boxes: bool = True
     """Clip the boxes that stay to the result."""
     min_box_side: NonNegative = 0.0
@@ -98,7 +98,7 @@ class RandomAffine(StrongAugmentation, kind="random_affine"):
         Items(lengths=(0, 2), fix="give height and width, or none for those of the image"),
     ] = ()
     """Height and width of the result in pixels, which begins at the image's upper left corner;
-    empty: those of the image. Behind a mosaic, the size of one of its pictures."""
+    empty: as the image has them. Behind a mosaic, the size of one of its pictures."""
     pad_color: _Color = _GRAY
     """Red, green and blue of what lies outside the image, in 0..255."""
 
@@ -109,8 +109,8 @@ class Mosaic(MixingAugmentation, kind="mosaic"):
 
     The image lies at the upper left of the point, the others at the upper right, the lower left
     and the lower right. The canvas is `2 * height` by `2 * width`; `random_affine` with an
-    `output_size` of `[height, width]` cuts it. The boxes of the image come first, then those of the
-    others in this order.
+    `output_size` of `[height, width]` cuts it. The boxes of the image come first, then the boxes
+    of the others in this order.
     """
 
     others = 3
@@ -133,8 +133,8 @@ class MixUp(MixingAugmentation, kind="mixup"):
     """Takes the mean of the image and another one, and the boxes of both (YOLOX, mmdet).
 
     The other image is fitted into `height` by `width`, padded, scaled and mirrored at random, and
-    cut at a random place or padded to the size of the first. Its boxes follow those of the first;
-    no box changes its weight.
+    cut at a random place or padded to the size of the first. Its boxes follow the boxes of the
+    first; no box changes its weight.
     """
 
     height: _Side = 640

@@ -59,8 +59,8 @@ class Devices:
     }
 
     spatial_partitions: Annotated[int, Range(1, 65_536)] = 1
-    """Devices that share an image, which is partitioned along its height, for images whose
-    activations do not fit into one device."""
+    """Devices that share an image, which is partitioned along its height: for images with
+    activations that do not fit into one device."""
     shard: Literal["nothing", "optimizer"] = "nothing"
     """What is sharded over the devices that share a batch instead of replicated: nothing, or the
     optimiser's accumulators and the moving average of the parameters."""
@@ -92,18 +92,18 @@ class FineTune:
     min_loaded: Fraction = 0.5
     """Refuse to start when a smaller share of the wanted parameters was found."""
     skip: Annotated[tuple[str, ...], Texts] = ()
-    """Regular expressions; an array whose path (or name in the file) matches one is not wanted and
-    keeps its fresh value."""
+    """Regular expressions; an array with a path (or name in the file) that matches is not wanted
+    and keeps its fresh value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """A teacher, whose distributions of boxes are learnt from too (LD, arXiv:2102.12252).
+    """A teacher: its distributions of boxes are learnt from too (LD, arXiv:2102.12252).
 
     The loss `quality` gets the term `distillation_loss`: the mean divergence of the four edges of
     each matched anchor from the teacher, weighted as its box is, and summed over the anchors. It is
-    that of two images, as on each GPU of the original's configs (`mmdet/configs/ld`), for any size
-    of the batch.
+    scaled as for two images, as on each GPU of the original's configs (`mmdet/configs/ld`), for any
+    size of the batch.
     """
 
     teacher: InputPath = ""
@@ -112,7 +112,7 @@ class Distillation:
     weight: Positive = 0.25
     """Factor on the term."""
     temperature: Positive = 10.0
-    """Both logits are divided by this, and the divergence is multiplied by its square."""
+    """Divides the logits of model and teacher; the divergence is multiplied by its square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +134,13 @@ class Training:
     batch_size: Batch = 32
     """Images of one step, over all devices."""
     accumulation_steps: Batch = 1
-    """Micro-batches that a step divides its batch into, one after the other, and whose gradients it
-    adds up before the one update: less memory, the same gradient, except that statistics of batch
-    norm are those of a micro-batch."""
+    """Micro-batches that a step divides its batch into. Their gradients are computed one after the
+    other and added up before the one update: less memory, the same gradient, except that batch
+    norm has the statistics of a micro-batch."""
     input_sizes: Annotated[tuple[Side, ...], Items(most=8)] = ()
     """Heights of the network input in pixels, the width in proportion, one of which is drawn for
-    each step: multi-scale training. Each has a compiled step of its own. Empty: that of
-    `model.resizer`, which evaluation, prediction and export always have."""
+    each step: multi-scale training. Each has a compiled step of its own. Empty: the height
+    of `model.resizer`, which evaluation, prediction and export always have."""
     steps: NonNegativeInt = 0
     """Steps to train; 0: no limit."""
     augmentations: tuple[Augmentation, ...] = ()
@@ -163,9 +163,9 @@ class Training:
     """Steps from one update of the average to the next; the first step has one."""
     ema_statistics: bool = False
     """Average the moving statistics of batch norm too, with the same decay; otherwise the average
-    is scored with those of the newest step."""
+    is scored with the statistics of the newest step."""
     bias_gradient_multiplier: NonNegative = 1.0
-    """Multiplies the gradients of biases, before clipping; not those of batch norm."""
+    """Multiplies the gradients of biases, before clipping; not of batch norm."""
     gradient_clip_norm: NonNegative = 0.0
     """Scale the gradient down to this global norm; 0 leaves it."""
     gradient_clip_parameter_norm: NonNegative = 0.0
@@ -176,7 +176,7 @@ class Training:
     regularization: bool = True
     """Add the kernels' penalties to the loss."""
     freeze: Annotated[tuple[str, ...], Texts] = ()
-    """Regular expressions; a parameter whose path (or TF1 name) matches one is not trained."""
+    """Regular expressions; a parameter with a path (or TF1 name) that matches is not trained."""
     trainable: Annotated[tuple[str, ...], Texts] = ()
     """Regular expressions; when given, only parameters that match one of them are trained."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -210,7 +210,7 @@ class Training:
 
     @property
     def micro_batch_size(self) -> int:
-        """Images whose activations are in memory at the same time, over all devices."""
+        """Images with activations in memory at the same time, over all devices."""
         return self.batch_size // self.accumulation_steps
 
 
@@ -219,8 +219,8 @@ class Export:
     """The interface of an exported model."""
 
     signature: Literal["detection_api", "tpu"] = "detection_api"
-    """Names, types and units of the outputs: those of the TensorFlow Object Detection API, all
-    float32 with normalised boxes, or those of "Object Detection Models on TPU", with boxes in
+    """Names, types and units of the outputs: as in the TensorFlow Object Detection API, all
+    float32 with normalised boxes, or as in "Object Detection Models on TPU", with boxes in
     pixels of the network input and an int32 count."""
 
 
@@ -267,7 +267,7 @@ class Evaluation:
     """Overlaps of Pascal VOC's metrics as in the VOC devkit: a box includes its last row and column
     of pixels, so that its width is `xmax - xmin + 1`."""
     best_metric: Score = "AP"
-    """Metric whose highest value marks the best checkpoint."""
+    """Metric that marks the best checkpoint by its highest value."""
     max_examples: NonNegativeInt = 0
     """Score only the first so many images; 0 scores all."""
     max_evaluations: NonNegativeInt = 0
@@ -296,7 +296,7 @@ class Evaluation:
     truth_color: str = "black"
     """Colour of that ground truth: a name of HTML, or `#rrggbb`."""
     pictures_directory: Annotated[str, MACHINE] = ""
-    """Folder, below that of the report or of the training run, into which each evaluation also
+    """Folder in the folder of the report or of the training run, into which each evaluation also
     writes the pictures as PNG; empty: none."""
     name_pictures_by_image: bool = False
     """Put the image's id into the names of those files."""
