@@ -77,7 +77,7 @@ def idle_accelerators(
     """Returns a sentence about each kind of accelerator that is here and that JAX does not have.
 
     Args:
-        platforms: those of the devices of JAX.
+        platforms: names that devices of JAX have.
         said: what JAX has logged when it started them.
         root: the folder of `dev` and `proc`.
     """
@@ -123,11 +123,11 @@ def _cause(
 
 def _reason(kind: _Kind, errors: Mapping[str, str], said: Collection[str]) -> str:
     """Returns what JAX itself says about a kind that did not start."""
-    own = [errors[name] for name in sorted(kind.platforms) if errors.get(name)]
-    own += [line for line in said if kind.extra in line.lower() or kind.title.lower() in line]
-    return " ".join(own[0].split()) if own else ""
+    reasons = [errors[name] for name in sorted(kind.platforms) if errors.get(name)]
+    reasons += [line for line in said if kind.extra in line.lower() or kind.title.lower() in line]
+    return " ".join(reasons[0].split()) if reasons else ""
 
 
 def _installed() -> list[str]:
-    names = (one.metadata["Name"] for one in metadata.distributions())
+    names = (package.metadata["Name"] for package in metadata.distributions())
     return sorted({name.lower() for name in names if name})

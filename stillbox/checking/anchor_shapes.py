@@ -225,7 +225,7 @@ def typical_ratios(shapes: Sequence[Shape], count: int) -> list[tuple[float, ...
     logs = np.log([shape.width / shape.height for shape in shapes])
     order = np.argsort(logs)
     logs, weights = logs[order], np.array([shape.share for shape in shapes])[order]
-    # The boxes are divided into equal parts; a shape is in that of the middle of its share.
+    # The boxes are divided into equal parts; a shape is in the part with the middle of its share.
     middles = np.cumsum(weights) - weights / 2
     parts = np.minimum((middles * count).astype(int), count - 1)
     means = [np.average(logs[parts == p], weights=weights[parts == p]) for p in np.unique(parts)]
@@ -253,10 +253,10 @@ def candidates(
         described = _ssd_candidates(anchors, sides, image)
     elif isinstance(anchors, MultiscaleAnchors):
         described = _multiscale_candidates(anchors, sides)
-    for one in described:
-        yield one
-        for ratios in typical_ratios(shapes, len(one.aspect_ratios)):
-            yield replace(one, aspect_ratios=ratios)
+    for candidate in described:
+        yield candidate
+        for ratios in typical_ratios(shapes, len(candidate.aspect_ratios)):
+            yield replace(candidate, aspect_ratios=ratios)
 
 
 def _ssd_candidates(

@@ -55,7 +55,7 @@ class MapShare:
     largest: float
     """The same of its largest anchor."""
     boxes: int
-    """Boxes whose best anchor is on it."""
+    """Boxes with their best anchor on the level."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class AnchorReport:
     """Part of the boxes without a match at this threshold: no anchor overlaps them enough, or each
     that does overlaps another box more."""
     forced: bool
-    """Those boxes are matched to their best anchor by force; otherwise they are background."""
+    """Boxes without a match get their best anchor by force; otherwise they are background."""
     shapes: tuple[Shape, ...]
     """Typical shapes of the boxes in pixels of the network input."""
     is_unit: bool
@@ -145,9 +145,9 @@ def examine_anchors(
     )
     if not len(truth.boxes):
         reasons = "; ".join(f"{p.count} x {p.reason}" for p in source.problems)
-        what = f"there is no usable box in {count_text(truth.records, 'record')}"
-        what += f": {reasons}" * bool(reasons)
-        raise UserError(what, where=", ".join(records.paths), fix="see `stillbox data check`")
+        problem = f"there is no usable box in {count_text(truth.records, 'record')}"
+        problem += f": {reasons}" * bool(reasons)
+        raise UserError(problem, where=", ".join(records.paths), fix="see `stillbox data check`")
     return _report(model, truth, len(source), label_map)
 
 
@@ -169,11 +169,11 @@ def _report(
     clusters = cluster_shapes(spread(sides, _CLUSTERED))
     where = "model.anchors" if stage is model else "model.proposals.anchors"
     is_unit = isinstance(stage.box_coder, schema.DistanceBoxCoder)
-    found = None
+    suggested = None
     if not is_unit:
-        found = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image, where=where)
-    if found and not found[0].coverage.exceeds(Coverage.of("all", matched.best)):
-        found = None
+        suggested = suggest(stage.anchors, truth.boxes, sides, clusters, shapes, image, where=where)
+    if suggested and not suggested[0].coverage.exceeds(Coverage.of("all", matched.best)):
+        suggested = None
     return AnchorReport(
         records=truth.records,
         total=total,
@@ -187,13 +187,13 @@ def _report(
         forced=isinstance(matcher, schema.ArgmaxMatcher) and matcher.force_match_for_each_row,
         shapes=tuple(clusters),
         is_unit=is_unit,
-        suggestion=found[0] if found else None,
+        suggestion=suggested[0] if suggested else None,
         histogram={
             name: np.histogram(matched.best[group], _BINS, (0, 1))[0].tolist()
             for name, group in groups.items()
         },
         best=matched.best,
-        suggested_best=found[1] if found else None,
+        suggested_best=suggested[1] if suggested else None,
     )
 
 

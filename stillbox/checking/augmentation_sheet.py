@@ -85,8 +85,8 @@ def _tiles(
             tiles += [_tile(seen, name, dataset.class_names) for name, seen in named]
             tiles += [_BLANK] * (-len(tiles) % columns)
     if not tiles:
-        what = "none of the images that were read can be used"
-        raise UserError(what, where="data.train.paths", fix="`stillbox data check` says why")
+        problem = "none of the images that were read can be used"
+        raise UserError(problem, where="data.train.paths", fix="`stillbox data check` says why")
     return tiles
 
 

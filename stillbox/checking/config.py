@@ -101,17 +101,17 @@ def _check(
         yield from _problems(check, path)
     else:
         missing = missing_label_map(records.label_map)
-        what = f"there is no label map {records.label_map}"
-        yield Finding("warning", f"data.{name}.label_map", what, missing.fix or "")
+        problem = f"there is no label map {records.label_map}"
+        yield Finding("warning", f"data.{name}.label_map", problem, missing.fix or "")
     yield from _boxes_lost(check, f"data.{name}.max_boxes")
     if name == "train":
         yield from _boxes_gathered(check, experiment.train.augmentations)
-    what = (
+    problem = (
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
         f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
     )
     fix = "" if check.records == check.total else f"{Parameter('records')} checks all of them"
-    yield Finding("note", path, what, fix)
+    yield Finding("note", path, problem, fix)
 
 
 def _problems(check: DataCheck, path: str) -> Findings:
@@ -128,12 +128,12 @@ def _boxes_lost(check: DataCheck, path: str) -> Findings:
     if not check.truncated_boxes:
         return
     share = 100 * check.truncated_boxes / check.boxes
-    what = (
+    problem = (
         f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {check.most_boxes} "
         f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
         "are lost"
     )
-    yield Finding("warning", path, what, f"{Setting(path, check.most_boxes)}")
+    yield Finding("warning", path, problem, f"{Setting(path, check.most_boxes)}")
 
 
 def images_combined(augmentations: Sequence[Augmentation]) -> int:
@@ -147,13 +147,13 @@ def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> 
     boxes = images * check.boxes / max(check.records, 1)
     if images == 1 or boxes <= check.max_boxes:
         return
-    what = (
+    problem = (
         f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {boxes:.0f} boxes "
         f"that {images} images have on average, which the augmentations combine: those of the "
         "last ones are lost"
     )
     path = "data.train.max_boxes"
-    yield Finding("warning", path, what, f"{Setting(path, images * check.most_boxes)}")
+    yield Finding("warning", path, problem, f"{Setting(path, images * check.most_boxes)}")
 
 
 _NOTES_SHOWN = 4
@@ -165,13 +165,13 @@ class ConfigCheck:
     """The findings about a config."""
 
     source: str
-    """Its file."""
+    """The file of the config."""
     findings: tuple[Finding, ...]
     """With their origins; errors first, then warnings, then notes."""
 
-    def with_findings(self, found: Iterable[Finding], origins: Origins) -> "ConfigCheck":
+    def with_findings(self, others: Iterable[Finding], origins: Origins) -> "ConfigCheck":
         """Returns the check with findings of another kind of check."""
-        located = [with_origin(finding, origins) for finding in found]
+        located = [with_origin(finding, origins) for finding in others]
         return replace(self, findings=tuple(by_severity([*self.findings, *located])))
 
     def count(self, severity: Severity) -> int:
@@ -230,7 +230,7 @@ def check_experiment(
     broken = find(experiment)
     # Advice and the estimate assume an experiment without contradictions.
     sound = not count_severity(broken, "error")
-    found = [
+    unsorted = [
         *(memory_advice(experiment, machine) if memory and sound else ()),
         *_missing(read),
         *broken,
@@ -238,7 +238,7 @@ def check_experiment(
         *records_findings(experiment, records, on_record),
     ]
     findings = [
-        *(with_origin(finding, read.origins) for finding in found),
+        *(with_origin(finding, read.origins) for finding in unsorted),
         *(_of_reader(text, "warning", read.source) for text in read.warnings),
         *(_of_reader(text, "note", read.source) for text in read.notes),
     ]
@@ -248,9 +248,9 @@ def check_experiment(
 def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:
     """Yields what the readers refuse, and broken rules of the sections that were read whole."""
     for error in refusals.errors:
-        # Its other lines are about the refusals after it.
-        what = error.what.partition("\n")[0]
-        yield Finding("error", "", what, error.fix or "", error.where or str(config))
+        # The other lines of an error are about the refusals after it.
+        problem = error.what.partition("\n")[0]
+        yield Finding("error", "", problem, error.fix or "", error.where or str(config))
     sections = {field.name for field in fields(Experiment)}
     if refusals.read is None or not refusals.touched <= sections:
         return

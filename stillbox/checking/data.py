@@ -157,7 +157,7 @@ def check_records(
         elif result is not None:
             tally.add(index, *result)
         on_record(done, len(indices))
-    found = map(finding_of, tally.finish(whole=len(indices) == len(source)))
+    findings = map(finding_of, tally.finish(whole=len(indices) == len(source)))
     return DataCheck(
         total=len(source),
         records=len(indices),
@@ -168,7 +168,7 @@ def check_records(
         images=tally.images,
         classes=len(tally.class_boxes),
         sets=source.sets,
-        findings=tuple(by_severity(sorted(found, key=lambda finding: -finding.count))),
+        findings=tuple(by_severity(sorted(findings, key=lambda finding: -finding.count))),
     )
 
 
@@ -189,7 +189,7 @@ def _inspect(
         info = inspect_image(example.encoded)
     except BadRecordError as error:
         return index, error
-    # Both together tell images apart as well as a hash of 64 bits, in a quarter of its time.
+    # The two checksums tell images apart as well as a hash of 64 bits, in a quarter of its time.
     checksum = zlib.crc32(example.encoded) << 32 | crc32c(example.encoded)
     return index, (replace(example, encoded=b""), info, checksum)
 

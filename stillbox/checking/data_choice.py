@@ -18,7 +18,7 @@ _FIRST, _FULLEST, _SMALLEST, _LARGEST, _WHOLE, _RARE = 3, 3, 3, 2, 2, 4
 _WHOLE_FROM = 0.95
 """Share of the image that a nearly whole-image box covers."""
 _COMPARED = 1000
-"""Boxes among which those of different images are taken."""
+"""Boxes among which boxes of different images are taken."""
 _ROUNDING = 1e-4
 
 
@@ -122,5 +122,5 @@ def _least(keys: Numbers, image_of: Integers, count: int) -> list[int]:
     places = np.flatnonzero((keys <= limit) & np.isfinite(keys))
     places = places[np.argsort(keys[places], kind="stable")][:_COMPARED]
     _, first = np.unique(image_of[places], return_index=True)
-    found: list[int] = places[np.sort(first)[:count]].tolist()
-    return found
+    least: list[int] = places[np.sort(first)[:count]].tolist()
+    return least

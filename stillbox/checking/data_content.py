@@ -91,7 +91,7 @@ def short_text(text: str, longest: int = _LONGEST) -> str:
 
 def conversion_content(view: ConversionView) -> DataContent:
     """Returns the images of a conversion that are in a split."""
-    kept = [(one, split) for one, split in zip(view.items, view.splits, strict=True) if split]
+    kept = [(item, split) for item, split in zip(view.items, view.splits, strict=True) if split]
     items = [item for item, _ in kept]
     sizes = np.array([(item.height, item.width) for item in items], np.int64).reshape(-1, 2)
     relative = np.array([item.relative for item in items], np.bool_)[:, None]
@@ -121,8 +121,8 @@ def conversion_content(view: ConversionView) -> DataContent:
 
 def records_content(source: ExampleSource, problems: Sequence[Problem]) -> DataContent:
     """Returns the images of records; those that cannot be parsed are left out."""
-    found = enumerate(ordered_map(partial(_parse, source), range(len(source))))
-    parsed = [(row, *one) for row, one in found if one is not None]
+    numbered = enumerate(ordered_map(partial(_parse, source), range(len(source))))
+    parsed = [(row, *content) for row, content in numbered if content is not None]
     rows = [row for row, *_ in parsed]
 
     def load(number: int) -> tuple[Example, Mapping[int, str]]:

@@ -75,7 +75,7 @@ def write_records_page(
         UserError: there are no records.
     """
     source = ExampleSource(paths, label_map, use_display_name=use_display_name, bad_records="drop")
-    problems = [Problem(one.what, one.outcome, one.count, [*one.examples]) for one in findings]
+    problems = [Problem(each.what, each.outcome, each.count, [*each.examples]) for each in findings]
     write_whole(path, data_page(records_content(source, problems)).encode())
 
 
@@ -109,14 +109,14 @@ def _cards(content: DataContent) -> str:
 
 def _problems(problems: Sequence[Problem]) -> str:
     rows = []
-    for one in problems[:_MOST_KINDS]:
-        shown = one.examples[:_MOST_PLACES]
+    for problem in problems[:_MOST_KINDS]:
+        shown = problem.examples[:_MOST_PLACES]
         places = [html_text(short_text(place, _LONGEST_PLACE)) for place in shown]
-        places += ["..."] if one.count > len(shown) else []
-        what = html_text(short_text(one.reason, _LONGEST_PLACE))
+        places += ["..."] if problem.count > len(shown) else []
+        reason = html_text(short_text(problem.reason, _LONGEST_PLACE))
         rows.append(
-            f"<tr><td><b>{what}</b><br>{html_text(one.action)}</td>"
-            f'<td class="about">{"<br>".join(places)}</td>{number_cell(one.count)}</tr>'
+            f"<tr><td><b>{reason}</b><br>{html_text(problem.action)}</td>"
+            f'<td class="about">{"<br>".join(places)}</td>{number_cell(problem.count)}</tr>'
         )
     head = head_row(["what", "the first places"], ["cases"])
     return table("", head, rows, sortable=True) if rows else ""
@@ -144,8 +144,8 @@ def _figure(content: DataContent, chosen: tuple[int, list[Reason]]) -> str:
         picture = _scaled(example.encoded)
     except (OSError, ValueError, UserError):  # it is among the problems
         return ""
-    found = apply_box_policy(example, unknown, "fix", pixels_possible=content.pixels_possible)[1]
-    faults = {one.box: one.reason for one in found}
+    problems = apply_box_policy(example, unknown, "fix", pixels_possible=content.pixels_possible)[1]
+    faults = {problem.box: problem.reason for problem in problems}
     drawn = _drawn(example, [reason.box for reason in reasons if reason.box >= 0])
     texts = _texts(content, example, unknown, drawn)
     why = "; ".join(_why(reason, example) for reason in reasons)
@@ -229,7 +229,7 @@ def _about(example: Example, split: str, drawn: int, faults: Mapping[int, str]) 
     return [
         f"{short_text(example.filename or example.image_id)}, {short_text(split)}",
         f"{example.width:,} x {example.height:,}, {boxes}{part}",
-        *(f"{count:,} x {what}" for what, count in counts.items()),
+        *(f"{count:,} x {reason}" for reason, count in counts.items()),
     ]
 
 
@@ -237,7 +237,7 @@ def _about(example: Example, split: str, drawn: int, faults: Mapping[int, str]) 
 def _numbers(content: DataContent) -> str:
     images = _count_bars(content.counts) + _size_bars(content.sizes)
     columns = (_class_bars(content), _side_bars(content), images)
-    return f'<div class="columns">{"".join(f"<div>{one}</div>" for one in columns)}</div>'
+    return f'<div class="columns">{"".join(f"<div>{column}</div>" for column in columns)}</div>'
 
 
 def _bars(caption: str, counts: Sequence[tuple[str, int]]) -> str:

@@ -25,7 +25,7 @@ _WHOLE = 0.99
 _MANY, _MOST = 0.1, 0.5
 """Shares of the boxes of a set."""
 _LONG = 1_000
-"""Characters of an image id; those of conversions are names of files."""
+"""Characters of an image id; conversions take names of files."""
 _MANY_BOXES = 10
 """Boxes of a class on average."""
 
@@ -54,7 +54,7 @@ class Tally:
         self._first_copies: dict[int, tuple[int, int]] = {}
 
     def add(self, index: int, example: Example, image: ImageInfo, checksum: int) -> None:
-        """Counts a record; `checksum`, of 64 bits, is that of its image file."""
+        """Counts a record; `checksum` has 64 bits and is of its image file."""
         where = self.source.location(index)
         self.images += 1
         self._add_image(where, (example.height, example.width), image)

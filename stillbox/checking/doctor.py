@@ -76,8 +76,8 @@ def examine() -> Examination:
 def bad_pairs(versions: dict[str, str]) -> list[str]:
     """Returns the pairs of versions that are known not to work together."""
     jax_version, jaxlib = versions.get("jax"), versions.get("jaxlib")
-    what = f"jax {jax_version} and jaxlib {jaxlib} are not of one release"
-    return [what] if jax_version != jaxlib else []
+    problem = f"jax {jax_version} and jaxlib {jaxlib} are not of one release"
+    return [problem] if jax_version != jaxlib else []
 
 
 def _version(name: str) -> str | None:
@@ -123,28 +123,28 @@ def examine_folder(folder: Path) -> Examination:
     Raises:
         UserError: the folder is none of these.
     """
-    found, parts = Examination(), list(_parts(folder))
+    examination, parts = Examination(), list(_parts(folder))
     if is_packed(folder):
-        _examine_packed(folder, found)
+        _examine_packed(folder, examination)
     elif is_model_directory(folder):
-        _examine_beside(folder, found)
+        _examine_beside(folder, examination)
     elif not parts:
-        what = "this is neither a model directory nor an export"
+        problem = "this is neither a model directory nor an export"
         fix = f"it holds {list_folder(folder)}" if folder.is_dir() else "give such a folder"
-        raise UserError(what, where=str(folder), fix=fix)
+        raise UserError(problem, where=str(folder), fix=fix)
     for part in parts:
-        _examine_part(part, folder, found)
-    return found
+        _examine_part(part, folder, examination)
+    return examination
 
 
-def _examine_packed(path: Path, found: Examination) -> None:
+def _examine_packed(path: Path, examination: Examination) -> None:
     try:
         model = PackedModel(path)
         arrays = count_text(len(model.parameters()), "array")
-        found.lines.append(_row("ok", f"{path}: the model of step {model.step}, {arrays}"))
+        examination.lines.append(_row("ok", f"{path}: the model of step {model.step}, {arrays}"))
     except UserError as error:
-        found.lines.append(_row("changed", str(path)))
-        found.problems.append(_sentence(error))
+        examination.lines.append(_row("changed", str(path)))
+        examination.problems.append(_sentence(error))
 
 
 def _parts(folder: Path) -> Iterator[_Part]:
@@ -162,25 +162,27 @@ def _parts(folder: Path) -> Iterator[_Part]:
             yield _Part(file.parent, export.MANIFEST, Manifest.read)
 
 
-def _examine_beside(folder: Path, found: Examination) -> None:
+def _examine_beside(folder: Path, examination: Examination) -> None:
     """Examines the files of a model directory outside its checkpoints."""
     directory = ModelDirectory.open(folder)
     checkpoints = count_text(len(directory.steps()), "checkpoint")
-    found.lines.append(f"{folder}: a model directory, {checkpoints}")
+    examination.lines.append(f"{folder}: a model directory, {checkpoints}")
     for name in (checkpoint.EXPERIMENT, checkpoint.LABEL_MAP, checkpoint.VERSIONS):
         state = "unknown" if (folder / name).is_file() else "missing"
-        found.lines.append(_row(state, f"{name} (a copy for people; checkpoints have their own)"))
+        examination.lines.append(
+            _row(state, f"{name} (a copy for people; checkpoints have their own)")
+        )
     if (folder / export.MANIFEST).is_file():
-        what = f"{folder} is an export too, which would be run in place of the checkpoints"
-        found.problems.append(f"{what}; move {export.MANIFEST} away")
+        problem = f"{folder} is an export too, which would be run in place of the checkpoints"
+        examination.problems.append(f"{problem}; move {export.MANIFEST} away")
     try:
         directory.best()
-        read_history(folder / HISTORY, found.problems.append)
+        read_history(folder / HISTORY, examination.problems.append)
     except UserError as error:
-        found.problems.append(_sentence(error))
+        examination.problems.append(_sentence(error))
 
 
-def _examine_part(part: _Part, root: Path, found: Examination) -> None:
+def _examine_part(part: _Part, root: Path, examination: Examination) -> None:
     shown = part.folder.relative_to(root)
     checksums, wrong = Checksums(part.folder, None, part.manifest), []
     try:
@@ -188,25 +190,25 @@ def _examine_part(part: _Part, root: Path, found: Examination) -> None:
             part.folder / part.manifest, problem=f"{part.manifest} cannot be read", fix=_AGAIN
         )
         checksums = Checksums.parse(content.get("checksums"), part.folder, part.manifest)
-        found.lines.append(_row("ok", str(shown / part.manifest)))
+        examination.lines.append(_row("ok", str(shown / part.manifest)))
         if checksums.files is None:
-            found.lines.append("           written without checksums, by an earlier version")
+            examination.lines.append("           written without checksums, by an earlier version")
     except UserError as error:
         state = "changed" if (part.folder / part.manifest).exists() else "missing"
-        found.lines.append(_row(state, str(shown / part.manifest)))
-        found.problems.append(_sentence(error))
+        examination.lines.append(_row(state, str(shown / part.manifest)))
+        examination.problems.append(_sentence(error))
     for name, state in checksums.states():
-        found.lines.append(_row(state, str(shown / name)))
+        examination.lines.append(_row(state, str(shown / name)))
         if state in ("changed", "missing"):
             wrong.append(f"{name} ({state})")
     if wrong:
         names = ", ".join(wrong)
-        found.problems.append(f"{part.folder}: not as they were written: {names}; {_AGAIN}")
-    elif not found.problems:
+        examination.problems.append(f"{part.folder}: not as they were written: {names}; {_AGAIN}")
+    elif not examination.problems:
         try:
             part.read(part.folder)
         except UserError as error:
-            found.problems.append(_sentence(error))
+            examination.problems.append(_sentence(error))
 
 
 def _row(state: str, name: str) -> str:

@@ -133,16 +133,16 @@ def render_findings(
     if hidden:
         rest = f"... and {count_text(hidden, 'more note')}; {Parameter('notes')} shows all"
         parts.append(Text(worded(rest, wording), "dim"))
-    totals = (count_text(count_severity(findings, one), one) for one in SEVERITIES)
+    totals = (count_text(count_severity(findings, each), each) for each in SEVERITIES)
     return Group(*parts, Text(", ".join(totals)))
 
 
 def _lines(finding: Finding, source: str, mark: str, wording: Wording) -> Iterator[Text]:
     place = worded(finding.where({}), wording).removeprefix(f"{source}:")
-    what = f"{place}: {finding.what}" if place else finding.what
+    line = f"{place}: {finding.what}" if place else finding.what
     if isinstance(finding, RecordFinding):
-        what = f"{finding.count:,} x {what}" + (f" ({finding.outcome})" if finding.outcome else "")
-    yield Text.assemble(mark, (finding.severity, _COLOURS[finding.severity]), f" {what}")
+        line = f"{finding.count:,} x {line}" + (f" ({finding.outcome})" if finding.outcome else "")
+    yield Text.assemble(mark, (finding.severity, _COLOURS[finding.severity]), f" {line}")
     yield from map(Text, finding.examples if isinstance(finding, RecordFinding) else ())
     # The fix of a note is optional, so it is left out.
     if finding.fix and finding.severity != "note":

@@ -73,7 +73,7 @@ class Sizes:
     def mixed(self, other: "Sizes", share: float) -> "Sizes":
         """Returns the sizes on the line from these to others; `share` 1 gives the others."""
         theirs = vars(other)
-        values = {name: own + share * (theirs[name] - own) for name, own in vars(self).items()}
+        values = {name: size + share * (theirs[name] - size) for name, size in vars(self).items()}
         return Sizes(**values)
 
 
@@ -301,7 +301,7 @@ def estimate(
     return MemoryEstimate(
         parameters=Bounds(
             low=sizes.parameters + sizes.teacher,
-            # The sum of the gradients is beside that of a micro-batch.
+            # The sum of the gradients is beside the gradient of a micro-batch.
             high=(2 if parts == 1 else 3) * sizes.parameters + sizes.teacher,
         ),
         optimizer=Bounds(low=accumulators, high=accumulators),

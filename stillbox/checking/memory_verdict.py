@@ -41,7 +41,7 @@ class Machine:
     name: str
     platform: Platform
     device_bytes: float
-    """Memory of each device; on a CPU that of a process, whose devices share it."""
+    """Memory of each device. Devices of a CPU share the memory of their process."""
     host_bytes: float
     devices: int = 1
     """Devices that share a batch."""
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def memories(self) -> int:
-        """Number of memories that hold a batch; devices of a CPU share that of their process."""
+        """Number of memories that hold a batch; devices of a CPU share one."""
         return self.processes if self.platform == "cpu" else self.devices
 
 
@@ -72,10 +72,10 @@ def this_machine() -> Machine:
 
 
 def machine_for(workers: "Workers | None") -> Machine:
-    """Returns the devices of a run: the least of its slices on Ray, or those of this machine.
+    """Returns the devices of a run: the least of its slices on Ray, or the devices of this machine.
 
-    It starts the devices of this machine, but not those of a slice that this machine is a part of:
-    they belong to the worker.
+    The devices of this machine are started, unless it is a part of a slice: then they belong to
+    the worker.
     """
     if workers is None or workers.slice is None:
         return this_machine()
@@ -157,16 +157,16 @@ def find_shortage(experiment: Experiment, machine: Machine) -> Finding | None:
         f"the run {verb} {_describe(needs, certain=certain)}{each}; {machine.name} has "
         f"{size_text(machine.device_bytes)}"
     )
-    found = [
+    limits = [
         (tunable.value / max(tunable.usual, 1), tunable, best)
         for tunable in _tunables(experiment, machine)
         if (best := _largest(experiment, tunable, machine, sizes)) is not None
     ]
     severity: Severity = "error" if certain else "warning"
-    if not found:
+    if not limits:
         return Finding(severity, "model", text, "take a smaller model: stillbox recipes lists them")
     # The number that exceeds its usual value most is probably the mistake.
-    _, tunable, best = max(found, key=lambda item: item[0])
+    _, tunable, best = max(limits, key=lambda item: item[0])
     path = tunable.path
     value = f"an input of {best} x {best}" if path == _SIDE else f"{Setting(path, best)}"
     fix = f"{value}, the largest that is certain to fit"
@@ -248,7 +248,7 @@ def _scaled(sizes: Sizes, before: Experiment, after: Experiment) -> Sizes:
     """Returns the sizes after a change without tracing again."""
     if before.model.num_classes != after.model.num_classes:
         return sizes_of(after.model, after.train, extrapolate=True)
-    old, new = (math.prod(one.model.network_size) for one in (before, after))
+    old, new = (math.prod(sized.model.network_size) for sized in (before, after))
     return sizes.with_pixels(new / old)
 
 

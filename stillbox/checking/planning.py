@@ -100,9 +100,9 @@ def _recipe_for_weights(chosen: Choice, overrides: Changes) -> Choice:
     if row.fits(read_config(chosen.value).experiment.model):
         return chosen
     if not row.recipes:
-        what = f"no recipe takes the weights {row.name}"
+        problem = f"no recipe takes the weights {row.name}"
         fix = "give the pipeline.config of their archive as the config"
-        raise UserError(what, where=CHECKPOINT, fix=fix)
+        raise UserError(problem, where=CHECKPOINT, fix=fix)
     return Choice(row.recipes[0], f"the weights {row.name} are for it")
 
 
@@ -244,14 +244,14 @@ def plan_resumed(
     Raises:
         UserError: it is damaged, or contradicts itself with its overrides.
     """
-    own = str(model_directory / EXPERIMENT)
-    resumed = overridden(_stored(model_directory), own, overrides)
+    stored_at = str(model_directory / EXPERIMENT)
+    resumed = overridden(_stored(model_directory), stored_at, overrides)
     return set_length(resumed, overrides, steps=steps, epochs=epochs)
 
 
 def _stored(model_directory: Path) -> Reading:
-    own = str(model_directory / EXPERIMENT)
-    stored = read_stored(ModelDirectory.open(model_directory).experiment, own)
+    stored_at = str(model_directory / EXPERIMENT)
+    stored = read_stored(ModelDirectory.open(model_directory).experiment, stored_at)
     return replace(stored, experiment=place_paths(stored.experiment, model_directory))
 
 
@@ -275,9 +275,9 @@ def _refuse_other_model(
         lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)
         more = len(changes) - _SHOWN
         lines += changes[:_SHOWN] + [f"and {more} more"] * (more > 0)
-        what = "the model directory holds a run of another model:\n    " + "\n    ".join(lines)
+        problem = "the model directory holds a run of another model:\n    " + "\n    ".join(lines)
         fix = f"leave the config out to resume the run, {another_directory(model_directory)}"
-        raise UserError(what, where=str(model_directory), fix=fix)
+        raise UserError(problem, where=str(model_directory), fix=fix)
 
 
 def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) -> None:
@@ -394,11 +394,11 @@ def first_weights(experiment: Experiment, say: Callable[[str], None]) -> Changes
         if find_weights(row.name) is not None:
             say(f"weights to start from: {row.name}, {row.about}")
             return row.changes()
-    what = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
+    remedy = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
     if experiment.name == SMALL:
-        what += f" ({_GAIN})"
+        remedy += f" ({_GAIN})"
     say(
         "warning: random weights to start from, which need more images and more steps: none that "
-        f"fit are on this machine{what}"
+        f"fit are on this machine{remedy}"
     )
     return {CHECKPOINT: ""}

@@ -187,21 +187,21 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
         return None
     maps = sorted(folder.glob("*.pbtxt"))
     if len(maps) > 1:
-        what = f"the folder holds records and {len(maps)} label maps (*.pbtxt)"
+        problem = f"the folder holds records and {len(maps)} label maps (*.pbtxt)"
         fix = (
             f"leave one in it, or give CONFIG and {Setting('data.train.paths', '...')} instead of "
             f"{Parameter('data')}"
         )
-        raise UserError(what, where=str(folder), fix=fix)
+        raise UserError(problem, where=str(folder), fix=fix)
     validation = [name for name in names if _VALIDATION.search(name)]
     train = [name for name in names if _TRAIN.search(name) and name not in validation]
     if not train and len(validation) < len(names):
         train = [name for name in names if name not in validation]
     if not train:
         shown = printable_line(", ".join(names[:3]))
-        what = f"no file of the folder is named as records of training: {shown}"
+        problem = f"no file of the folder is named as records of training: {shown}"
         fix = "rename them, such as train.record and val.record"
-        raise UserError(what, where=str(folder), fix=fix)
+        raise UserError(problem, where=str(folder), fix=fix)
     said = f"{folder} holds records: {', '.join(train[:2])}{' ...' * (len(train) > 2)} to train on"
     score = f"{', '.join(validation[:2]) or 'nothing'}{' ...' * (len(validation) > 2)} to score on"
     paths = [tuple(str(folder / name) for name in part) for part in (train, validation)]
@@ -226,7 +226,11 @@ def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
             with suppress(RecordError, BadRecordError):  # said when the record is loaded
                 for text, label in class_texts(file.read(record)):
                     labels.setdefault(text, set()).add(label)
-    ids = {text: min(found) for text, found in labels.items() if len(found) == 1 and min(found) > 0}
+    ids = {
+        text: min(numbers)
+        for text, numbers in labels.items()
+        if len(numbers) == 1 and min(numbers) > 0
+    }
     if not labels:
         raise UserError(
             "the folder holds records and no label map (*.pbtxt), and the records have no class "

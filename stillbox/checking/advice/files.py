@@ -42,11 +42,11 @@ def checkpoint_fits(experiment: schema.Experiment) -> Remarks:
         )
     except MissingWeightsError as error:
         fix = f"{error.fix}; or {Setting(CHECKPOINT, '')} for random weights"
-        what = f"{error.where}: {error.what}, on this machine"
-        yield Remark(CHECKPOINT, what, fix)
+        problem = f"{error.where}: {error.what}, on this machine"
+        yield Remark(CHECKPOINT, problem, fix)
     except UserError as error:
-        what = f"{error.where}: {error.what}"
-        yield Remark(CHECKPOINT, what, error.fix or "", "error")
+        problem = f"{error.where}: {error.what}"
+        yield Remark(CHECKPOINT, problem, error.fix or "", "error")
     else:
         yield from _of_report(report)
 
@@ -54,18 +54,18 @@ def checkpoint_fits(experiment: schema.Experiment) -> Remarks:
 def _of_report(report: "ImportReport") -> Remarks:
     yield Remark(CHECKPOINT, f"opened {report.path}: {report.summary()}", severity="note")
     misfits = {mismatch.path: str(mismatch) for mismatch in report.mismatched}
-    for what, found in (("that are not in", report.missing), ("of another shape in", misfits)):
-        if not found:
+    for reason, arrays in (("that are not in", report.missing), ("of another shape in", misfits)):
+        if not arrays:
             continue
-        names = sorted(found.values())
+        names = sorted(arrays.values())
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield Remark(
             CHECKPOINT,
-            f"fresh values for {count_text(len(names), 'wanted array')} {what} {report.path}: "
+            f"fresh values for {count_text(len(names), 'wanted array')} {reason} {report.path}: "
             f"{'; '.join(names[:3])}{more}",
             "is it the checkpoint of this architecture, with this train.fine_tune.scope?",
             # Heads of other classes are always new.
-            "note" if all(path.startswith("head.") for path in found) else "warning",
+            "note" if all(path.startswith("head.") for path in arrays) else "warning",
         )
     for note in report.notes:
         yield Remark(CHECKPOINT, note)
@@ -79,8 +79,8 @@ def teacher_fits(experiment: schema.Experiment) -> Remarks:
     if distillation is None or not distillation.teacher or unreal:
         return
     if not Path(distillation.teacher).exists():
-        what = f"{distillation.teacher}: there is no such model directory, on this machine"
-        yield Remark(TEACHER, what, f"{Setting(TEACHER, 'DIR')}")
+        problem = f"{distillation.teacher}: there is no such model directory, on this machine"
+        yield Remark(TEACHER, problem, f"{Setting(TEACHER, 'DIR')}")
         return
     # Only an existing teacher needs jax; no device is used.
     from stillbox.models.build import abstract_detector
@@ -95,8 +95,8 @@ def teacher_fits(experiment: schema.Experiment) -> Remarks:
     except UserError as error:
         yield Remark(error.where or TEACHER, error.what, error.fix or "", "error")
     else:
-        what = f"opened {teacher.source}: the model can learn from it"
-        yield Remark(TEACHER, what, severity="note")
+        problem = f"opened {teacher.source}: the model can learn from it"
+        yield Remark(TEACHER, problem, severity="note")
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -117,19 +117,19 @@ def label_maps_fit(experiment: schema.Experiment) -> Remarks:
         except UserError as error:
             wanted = required_classes(label_map, model.class_slots)
             fix = f"{Setting('model.num_classes', wanted)}"
-            what = f"{error.where}: {error.what}"
-            yield Remark("model.num_classes", what, fix, "error")
+            problem = f"{error.where}: {error.what}"
+            yield Remark("model.num_classes", problem, fix, "error")
             continue
         if name == "train":
-            for field, what in labels_without_slots(experiment.train.augmentations, slots):
-                yield Remark(field, what, f"give ids of {records.label_map}", "error")
+            for field, problem in labels_without_slots(experiment.train.augmentations, slots):
+                yield Remark(field, problem, f"give ids of {records.label_map}", "error")
         if label_map.max_id < max(slots.ids):
-            what = (
+            problem = (
                 f"{count_text(classes, 'class')}, but the label map {records.label_map} ends at id "
                 f"{label_map.max_id}: the other {classes - label_map.max_id} are never trained"
             )
             fix = f"{Setting('model.num_classes', label_map.max_id)}"
-            yield Remark("model.num_classes", what, fix)
+            yield Remark("model.num_classes", problem, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -145,9 +145,11 @@ def label_maps_agree(experiment: schema.Experiment) -> Remarks:
     for item in second:
         if item.id not in first or first.text_of(item.id) != item.name:
             other = first.text_of(item.id) if item.id in first else "nothing"
-            what = f"id {item.id} is {item.name!r} here and {other!r} in the label map of training"
+            problem = (
+                f"id {item.id} is {item.name!r} here and {other!r} in the label map of training"
+            )
             fix = "give both sets the label map that training used"
-            yield Remark("data.evaluation.label_map", what, fix)
+            yield Remark("data.evaluation.label_map", problem, fix)
             return
 
 
@@ -156,9 +158,9 @@ def sets_differ(experiment: schema.Experiment) -> Remarks:
     """Scores on training data are not meaningful."""
     common = set(experiment.data.train.paths) & set(experiment.data.evaluation.paths)
     if common:
-        what = f"{printable_line(min(common))} is trained on and scored on"
+        problem = f"{printable_line(min(common))} is trained on and scored on"
         fix = "score on records that training does not see"
-        yield Remark("data.evaluation.paths", what, fix)
+        yield Remark("data.evaluation.paths", problem, fix)
 
 
 @rule(Written, severity="note", on="checking")
@@ -166,12 +168,12 @@ def box_limit_is_chosen(written: Written) -> Remarks:
     """`max_boxes`, the static shape of the ground truth, is set."""
     records, path = written.experiment.data.train, "data.train.max_boxes"
     if records.paths and path not in written.fields:
-        what = (
+        problem = (
             f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
             "are kept"
         )
         fix = f"`stillbox data stats` says how many there are; {Setting(path, 'N')}"
-        yield Remark(path, what, fix)
+        yield Remark(path, problem, fix)
 
 
 def read_label_map(records: schema.Records) -> LabelMap | None:
@@ -186,7 +188,7 @@ def read_label_map(records: schema.Records) -> LabelMap | None:
 
 
 def _sets(experiment: schema.Experiment) -> list[tuple[str, schema.Records]]:
-    """Returns the sets whose label maps are used: a recipe names one that has no records yet."""
+    """Returns the sets with label maps in use: a recipe names one that has no records yet."""
     data = experiment.data
     evaluation = [("evaluation", data.evaluation)] if data.evaluation.paths else []
     return [("train", data.train), *evaluation]

@@ -1,7 +1,7 @@
 """Advice about `model`: scores and losses of classes, then models of one stage and of two.
 
-The checks of scores and losses apply to one-stage models and to second stages. Those of one-stage
-models look at losses, targets and anchors, those of two-stage models at proposals, minibatches
+The checks of scores and losses apply to one-stage models and to second stages. Checks of one-stage
+models look at losses, targets and anchors, checks of two-stage models at proposals, minibatches
 and crops.
 """
 
@@ -40,11 +40,11 @@ def focal_loss_has_alpha(scoring: Scoring) -> Remarks:
     """Without alpha the loss has no class weights (`object_detection/core/losses.py`)."""
     classification, path = scoring.loss.classification, f"{scoring.loss_path}.classification"
     if isinstance(classification, schema.SigmoidFocalLoss) and classification.alpha is None:
-        what = (
+        problem = (
             "without alpha the focal loss weighs objects and background equally; published configs "
             "have .25"
         )
-        yield Remark(path, what, f"{Setting(f'{path}.alpha', 0.25)}")
+        yield Remark(path, problem, f"{Setting(f'{path}.alpha', 0.25)}")
 
 
 @rule(Scoring, severity="warning", on="checking")
@@ -54,8 +54,10 @@ def scores_fit_the_loss(scoring: Scoring) -> Remarks:
     converter, loss = scoring.postprocessing.score_converter, scoring.loss.classification
     fitting = "softmax" if isinstance(loss, SOFTMAX) else "sigmoid"
     if converter != fitting:
-        what = f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
-        yield Remark(path, what, f"{Setting(path, fitting)}")
+        problem = (
+            f"score_converter {converter} after a {loss.kind} loss: scores are no probabilities"
+        )
+        yield Remark(path, problem, f"{Setting(path, fitting)}")
 
 
 @rule(Scoring, severity="warning", on="checking")
@@ -70,9 +72,9 @@ def _untrained(
 ) -> Remarks:
     for name in names:
         if getattr(section, name) == 0.0:
-            what = f"{name} 0: this half of the {whole} is never trained"
+            problem = f"{name} 0: this half of the {whole} is never trained"
             setting = Setting(f"{prefix}{path}.{name}", 1)
-            yield Remark(f"{path}.{name}", what, f"{setting}")
+            yield Remark(f"{path}.{name}", problem, f"{setting}")
 
 
 @rule(Scoring, severity="note", on="checking")
@@ -81,11 +83,11 @@ def curves_are_whole(scoring: Scoring) -> Remarks:
     path = f"{scoring.path}.postprocessing.nms.score_threshold"
     threshold = scoring.postprocessing.nms.score_threshold
     if threshold > _HIGH_THRESHOLD:
-        what = (
+        problem = (
             f"detections up to a score of {threshold:g} are thrown away before they are scored, "
             "which lowers AP"
         )
-        yield Remark(path, what, f"{Setting(path, 1e-08)}")
+        yield Remark(path, problem, f"{Setting(path, 1e-08)}")
 
 
 @rule(Scoring, severity="note", on="checking")
@@ -105,8 +107,8 @@ def _dropout_of(path: str, section: Dropout, fields: Origins) -> Remarks:
         fix = f"{Setting(f'{path}.dropout', False)}"
         yield Remark(field, "dropout that keeps everything drops nothing", fix)
     if not section.dropout and field in fields and keep < 1.0:
-        what = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
-        yield Remark(field, what, f"take it out, or {Setting(f'{path}.dropout', True)}")
+        problem = f"dropout_keep_probability {keep:g} has no effect while dropout is false"
+        yield Remark(field, problem, f"take it out, or {Setting(f'{path}.dropout', True)}")
 
 
 @rule(schema.OneStage, severity="warning", on="checking")
@@ -115,12 +117,12 @@ def background_is_balanced(model: schema.OneStage) -> Remarks:
     loss = model.loss
     focal = schema.SigmoidFocalLoss, schema.QualityFocalLoss, schema.VarifocalLoss
     if loss.hard_example_miner is None and not isinstance(loss.classification, focal):
-        what = (
+        problem = (
             f"the {loss.classification.kind} loss weighs every background anchor equally: neither "
             "a focal loss nor hard_example_miner reduces their weight"
         )
         path, fitting = "loss.classification", "{kind: sigmoid_focal, alpha: 0.25, gamma: 2}"
-        yield Remark(path, what, f"{Setting(f'model.{path}', fitting)}")
+        yield Remark(path, problem, f"{Setting(f'model.{path}', fitting)}")
 
 
 @rule(schema.OneStage, severity="warning", on="checking")
@@ -128,12 +130,12 @@ def bias_reaches_the_loss(model: schema.OneStage) -> Remarks:
     """A softmax does not change when the same number is added to all logits."""
     bias, loss = getattr(model.head, "class_bias_init", 0.0), model.loss.classification
     if bias and isinstance(loss, SOFTMAX):
-        what = (
+        problem = (
             f"class_bias_init {bias:g} has no effect with a {loss.kind} loss: it moves the logits "
             "of all classes equally"
         )
         fix = f"{Setting('model.head.class_bias_init', 0)}"
-        yield Remark("head.class_bias_init", what, fix)
+        yield Remark("head.class_bias_init", problem, fix)
 
 
 @rule(schema.OneStage, severity="note", on="checking")
@@ -143,12 +145,12 @@ def every_box_has_an_anchor(model: schema.OneStage) -> Remarks:
     if not isinstance(matcher, schema.ArgmaxMatcher):
         return
     if not matcher.force_match_for_each_row and not matcher.ignore_thresholds:
-        what = (
+        problem = (
             f"a box that no anchor overlaps by {matcher.matched_threshold:g} is trained as "
             "background; `stillbox anchors` counts them"
         )
         fix = f"{Setting('model.matcher.force_match_for_each_row', True)}"
-        yield Remark("matcher.force_match_for_each_row", what, fix)
+        yield Remark("matcher.force_match_for_each_row", problem, fix)
 
 
 @rule(schema.OneStage, severity="note", on="checking")
@@ -173,8 +175,8 @@ def scales_are_used(written: Written) -> Remarks:
     names = ("min_scale", "max_scale")
     given = [name for name in names if f"model.anchors.{name}" in written.fields]
     if isinstance(anchors, schema.SsdAnchors) and anchors.scales and given:
-        what = f"{' and '.join(given)} have no effect beside scales"
-        yield Remark(f"model.anchors.{given[0]}", what, "take one or the other out")
+        problem = f"{' and '.join(given)} have no effect beside scales"
+        yield Remark(f"model.anchors.{given[0]}", problem, "take one or the other out")
 
 
 _PROPOSALS, _BOXES = "proposals", "boxes"
@@ -186,11 +188,11 @@ def proposals_have_anchors(model: schema.FasterRcnn) -> Remarks:
     anchors, proposals = _count_anchors(model), model.proposals.max_proposals
     if anchors and proposals > anchors:
         path = f"{_PROPOSALS}.max_proposals"
-        what = (
+        problem = (
             f"max_proposals {proposals} is more than the {anchors} anchors of an image: the rest "
             "is padding, which the second stage still computes"
         )
-        yield Remark(path, what, f"{Setting(f'model.{path}', anchors)}")
+        yield Remark(path, problem, f"{Setting(f'model.{path}', anchors)}")
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
@@ -199,10 +201,10 @@ def samples_have_anchors(model: schema.FasterRcnn) -> Remarks:
     anchors, sample = _count_anchors(model), model.proposals.sample_size
     if anchors and sample > anchors:
         path = f"{_PROPOSALS}.sample_size"
-        what = (
+        problem = (
             f"no image can fill a sample_size of {sample}: it has {count_text(anchors, 'anchor')}"
         )
-        yield Remark(path, what, f"{Setting(f'model.{path}', anchors)}")
+        yield Remark(path, problem, f"{Setting(f'model.{path}', anchors)}")
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
@@ -213,12 +215,12 @@ def samples_have_positives(model: schema.FasterRcnn) -> Remarks:
     for path, stage in stages.items():
         if stage is not None and int(stage.sample_size * stage.positive_fraction) < 1:
             share = f"{stage.positive_fraction:g} of a sample_size of {stage.sample_size}"
-            what = (
+            problem = (
                 f"positive_fraction {share} is less than one box: this stage is trained with "
                 "background alone"
             )
             fix = f"raise model.{path}.sample_size or model.{path}.positive_fraction"
-            yield Remark(f"{path}.positive_fraction", what, fix)
+            yield Remark(f"{path}.positive_fraction", problem, fix)
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
@@ -247,8 +249,8 @@ def anchors_stand_on_the_map(model: schema.FasterRcnn) -> Remarks:
     for name in ("height_stride", "width_stride"):
         given, path = getattr(anchors, name), f"{_PROPOSALS}.anchors.{name}"
         if given != stride:
-            what = f"anchors stand every {given} pixels, but those of the map every {stride}"
-            yield Remark(path, what, f"{Setting(f'model.{path}', stride)}")
+            problem = f"anchors stand every {given} pixels, but those of the map every {stride}"
+            yield Remark(path, problem, f"{Setting(f'model.{path}', stride)}")
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
@@ -259,23 +261,23 @@ def crops_have_pixels(model: schema.FasterRcnn) -> Remarks:
     if isinstance(crop, schema.CropAndResize) and len(sides) == 1 and crop.size > min(sides[0]):
         rows, columns = sides[0]
         path = f"{_BOXES}.crop.size"
-        what = (
+        problem = (
             f"crops of {crop.size} x {crop.size} points from a map of {rows} x {columns}: even the "
             "whole image has fewer pixels than its crop"
         )
         fix = f"a larger network input, or {Setting(f'model.{path}', min(sides[0]))}"
-        yield Remark(path, what, fix)
+        yield Remark(path, problem, fix)
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
 def classes_are_told_apart(model: schema.FasterRcnn) -> Remarks:
     """Without a second stage all detections are of the first class."""
     if model.boxes is None and model.num_classes > 1:
-        what = (
+        problem = (
             f"{model.num_classes} classes without a second stage: all detections are of the first"
         )
         fix = f"give model.boxes (number_of_stages 2), or {Setting('model.num_classes', 1)}"
-        yield Remark("num_classes", what, fix)
+        yield Remark("num_classes", problem, fix)
 
 
 @rule(schema.FasterRcnn, severity="warning", on="checking")
@@ -289,8 +291,8 @@ def proposals_are_trained(model: schema.FasterRcnn) -> Remarks:
 def padding_is_there(model: schema.FasterRcnn) -> Remarks:
     """A mask of the padding needs padding."""
     if model.mask_padding and isinstance(model.resizer, schema.FixedShapeResizer):
-        what = "mask_padding has no effect: a fixed_shape resizer pads no image"
-        yield Remark("mask_padding", what, f"{Setting('model.mask_padding', False)}")
+        problem = "mask_padding has no effect: a fixed_shape resizer pads no image"
+        yield Remark("mask_padding", problem, f"{Setting('model.mask_padding', False)}")
 
 
 @rule(Written, severity="note", on="checking")
@@ -306,7 +308,10 @@ def _count_anchors(model: schema.FasterRcnn) -> int:
     sides, shapes = _map_sides(model), _shapes(model.proposals.anchors)
     if len(sides) != len(shapes):
         return 0
-    return sum(math.prod(size) * len(own) for size, own in zip(sides, shapes, strict=True))
+    return sum(
+        math.prod(size) * len(level_shapes)
+        for size, level_shapes in zip(sides, shapes, strict=True)
+    )
 
 
 def _map_sides(model: schema.FasterRcnn) -> list[tuple[int, int]]:

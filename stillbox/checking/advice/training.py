@@ -1,7 +1,7 @@
 """Advice about `train`: learning rates, moving averages, penalties, rounding, unused fields.
 
 The height of a learning rate belongs to the batch, the length of its schedule to the steps.
-Moving averages, those of batch norm and those of the parameters, take steps to converge, and
+Moving averages, of batch norm and of the parameters, take steps to converge, and
 quantisation-aware training takes steps with rounding.
 """
 
@@ -75,7 +75,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment) -> Remarks:
     schedule = optimizer.schedule
     peak, warmed = schedule.peak_rate(), schedule.is_warmed_up()
     if isinstance(optimizer, schema.Momentum) and not warmed and peak >= min(_PUBLISHED.values()):
-        what = f"a learning rate of {peak:g} from the first step on, without a warm-up"
+        problem = f"a learning rate of {peak:g} from the first step on, without a warm-up"
         fixes = {
             "manual_step": f"{Setting(f'{_PATH}.warmup', True)}",
             "exponential": f"set {_PATH}.burnin_steps and burnin_learning_rate",
@@ -83,7 +83,7 @@ def a_high_rate_is_warmed_up(experiment: schema.Experiment) -> Remarks:
         }
         cosine = f"take a cosine with {_PATH}.warmup_steps, for example 1000"
         fix = fixes.get(schedule.kind, cosine)
-        yield Remark(f"{_PATH}.learning_rate", what, fix)
+        yield Remark(f"{_PATH}.learning_rate", problem, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -92,12 +92,12 @@ def warm_up_ends(experiment: schema.Experiment) -> Remarks:
     schedule, steps = experiment.train.optimizer.schedule, experiment.train.steps
     name, length = schedule.first_fall()
     if 0 < steps <= length:
-        what = (
+        problem = (
             f"the warm-up takes {count_text(length, 'step')} and training {steps:,}: the rate "
             "never gets to fall"
         )
         fix = f"shorten it to some {count_text(max(1, steps // 20), 'step')}, or raise train.steps"
-        yield Remark(f"{_PATH}.{name}", what, fix)
+        yield Remark(f"{_PATH}.{name}", problem, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -109,15 +109,15 @@ def cosine_ends_with_training(experiment: schema.Experiment) -> Remarks:
     total, path = schedule.total_steps, f"{_PATH}.total_steps"
     start = (schedule.warmup_steps or 0) + schedule.hold_steps
     if not steps:
-        what = f"training has no end, and the learning rate is 0 from step {total} on"
-        yield Remark("train.steps", what, f"{Setting('train.steps', total)}")
+        problem = f"training has no end, and the learning rate is 0 from step {total} on"
+        yield Remark("train.steps", problem, f"{Setting('train.steps', total)}")
     elif start < steps < start + _NEARLY_DONE * (total - start):
         rate = 0.5 * (1 + math.cos(math.pi * (steps - start) / (total - start)))
-        what = (
+        problem = (
             f"training ends at step {steps} of a schedule of {total}: the learning rate is still "
             f"at {100 * rate:.0f} % of its height"
         )
-        yield Remark(path, what, f"{Setting(path, steps)}")
+        yield Remark(path, problem, f"{Setting(path, steps)}")
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -134,12 +134,12 @@ def rates_are_reached(experiment: schema.Experiment) -> Remarks:
             )
     if isinstance(schedule, schema.ExponentialSchedule) and 0 < steps <= schedule.decay_steps:
         falls = "falls" if schedule.staircase else "has fallen by one factor"
-        what = (
+        problem = (
             f"the rate {falls} only after {count_text(schedule.decay_steps, 'step')}, and training "
             f"has {steps:,}"
         )
         fix = f"for ten steps down: {Setting(f'{_PATH}.decay_steps', max(1, steps // 10))}"
-        yield Remark(f"{_PATH}.decay_steps", what, fix, "note")
+        yield Remark(f"{_PATH}.decay_steps", problem, fix, "note")
 
 
 @rule(schema.Experiment, severity="note", on="checking")
@@ -147,17 +147,17 @@ def epochs_last(experiment: schema.Experiment) -> Remarks:
     """A number of epochs may end training before its steps."""
     epochs = experiment.data.train.num_epochs
     if epochs and experiment.train.steps:
-        what = (
+        problem = (
             f"training ends after {epochs} passes over the records, or after "
             f"{count_text(experiment.train.steps, 'step')}, whichever comes first"
         )
-        yield Remark("data.train.num_epochs", what)
+        yield Remark("data.train.num_epochs", problem)
 
 
 # The part of the initial values that may be left: one in a hundred.
 _LEFT = 0.01
 _USUAL_DECAYS = (0.9997, 0.999, 0.997, 0.99, 0.97, 0.9)
-# A lower one would make the statistics those of the last batch.
+# With a lower decay the statistics would follow the last batch alone.
 _LEAST_DECAY = 0.5
 # Statistics of smaller batches are mostly noise (arXiv:1803.08494).
 _SMALL_BATCH = 8
@@ -169,13 +169,13 @@ def statistics_arrive(experiment: schema.Experiment) -> Remarks:
     steps = experiment.train.steps
     slow, fitting = _slow_norms(experiment, _LEFT)
     for decay, paths in slow.items():
-        what = (
+        problem = (
             f"batch norm with a decay of {decay:g} over {count_text(steps, 'step')}: "
             f"{100 * decay**steps:.0f} % of the moving statistics is still what training began "
             f"with, and evaluation normalises with them"
         )
         fix = " ".join(f"{Setting(f'{path}.decay', f'{fitting:g}')}" for path in paths)
-        yield Remark(f"{paths[0]}.decay", what, fix)
+        yield Remark(f"{paths[0]}.decay", problem, fix)
 
 
 def settling_decays(experiment: schema.Experiment, left: float = _LEFT) -> dict[str, float]:
@@ -206,24 +206,24 @@ def _slow_norms(
 
 @rule(schema.Experiment, severity="warning", on="checking")
 def statistics_have_a_batch(experiment: schema.Experiment) -> Remarks:
-    """Statistics of few images are noise; they are those of the global batch."""
+    """Statistics of few images are noise; the global batch counts."""
     batch = experiment.train.batch_size
     if batch < _SMALL_BATCH and any(_trained_norms(experiment.model)):
-        what = f"batch norm takes its statistics from {count_text(batch, 'image')}"
+        problem = f"batch norm takes its statistics from {count_text(batch, 'image')}"
         fix = (
             f"a batch of at least {_SMALL_BATCH}, or, with a checkpoint to start from, "
             f"{Setting('model.freeze_batch_norm', True)}"
         )
-        yield Remark("train.batch_size", what, fix)
+        yield Remark("train.batch_size", problem, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
 def statistics_have_weights(experiment: schema.Experiment) -> Remarks:
     """Moving statistics belong to the weights that they were measured with."""
-    found = frozen_fresh_statistics(experiment)
-    if found is not None:
+    finding = frozen_fresh_statistics(experiment)
+    if finding is not None:
         fix = f"{Setting('train.fine_tune.checkpoint', 'PATH')}"
-        yield Remark(found.path, found.what, fix)
+        yield Remark(finding.path, finding.what, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -247,9 +247,9 @@ def averages_exist(written: Written) -> Remarks:
     """Evaluation cannot use an average that training does not compute."""
     asked = "evaluation.use_ema" in written.fields and written.experiment.evaluation.use_ema
     if asked and written.experiment.train.ema_decay is None:
-        what = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
+        problem = "use_ema (use_moving_averages) has no effect: training keeps no moving average"
         fix = f"{Setting('train.ema_decay', 0.9999)}, or take it out"
-        yield Remark("evaluation.use_ema", what, fix)
+        yield Remark("evaluation.use_ema", problem, fix)
 
 
 def _trained_norms(model: schema.Model) -> Iterator[tuple[str, schema.BatchNorm]]:
@@ -288,8 +288,8 @@ def penalties_are_small(written: Written) -> Remarks:
         if isinstance(penalty, schema.L1 | schema.L2) and penalty.weight > _LARGE_PENALTY:
             path = f"model.{place}.regularizer.weight"
             default = "" if path in written.fields else ", the format's default,"
-            what = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
-            yield Remark(path, what, f"{Setting(path, 4e-05)}")
+            problem = f"a weight of {penalty.weight:g}{default} presses all kernels to zero"
+            yield Remark(path, problem, f"{Setting(path, 4e-05)}")
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -299,9 +299,9 @@ def penalties_are_added(experiment: schema.Experiment) -> Remarks:
     # A penalty of weight 0 is none.
     counted = any(getattr(penalty, "weight", penalty) for penalty in penalties)
     if not experiment.train.regularization and counted:
-        what = "regularization (add_regularization_loss) is false: no regularizer has an effect"
+        problem = "regularization (add_regularization_loss) is false: no regularizer has an effect"
         fix = f"{Setting('train.regularization', True)}, or take the regularizers out"
-        yield Remark("train.regularization", what, fix)
+        yield Remark("train.regularization", problem, fix)
 
 
 @rule(schema.Experiment, severity="warning", on="checking")
@@ -310,23 +310,23 @@ def rounding_is_trained(experiment: schema.Experiment) -> Remarks:
     train = experiment.train
     if train.quantization is None or not 0 < train.steps <= train.quantization.delay:
         return
-    what = (
+    problem = (
         f"rounding begins after {count_text(train.quantization.delay, 'step')}, but there are "
         f"{train.steps}: evaluation and export still round, and the weights never adapt to "
         "it"
     )
     fix = f"{Setting('train.quantization.delay', train.steps * 9 // 10)}"
-    yield Remark("train.quantization.delay", what, fix)
+    yield Remark("train.quantization.delay", problem, fix)
 
 
 @rule(schema.Experiment, severity="note", on="checking")
 def levels_are_exact(experiment: schema.Experiment) -> Remarks:
     """bfloat16 has as many significant bits as a range has by default."""
     if experiment.train.quantization is not None and experiment.train.precision == "bfloat16":
-        what = (
+        problem = (
             "bfloat16 rounds once more what quantisation has rounded, off the levels of its range"
         )
-        yield Remark("train.precision", what, f"{Setting('train.precision', 'float32')}")
+        yield Remark("train.precision", problem, f"{Setting('train.precision', 'float32')}")
 
 
 @rule(Written, severity="note", on="checking")
@@ -336,8 +336,8 @@ def clipping_clips(written: Written) -> Remarks:
         "train.gradient_clip_norm" in written.fields
         and not written.experiment.train.gradient_clip_norm
     ):
-        what = "0 leaves gradients as they are: it does not clip them to 0"
-        yield Remark("train.gradient_clip_norm", what)
+        problem = "0 leaves gradients as they are: it does not clip them to 0"
+        yield Remark("train.gradient_clip_norm", problem)
 
 
 @rule(Written, severity="note", on="checking")
@@ -348,10 +348,10 @@ def first_weights_are_named(written: Written) -> Remarks:
     for name in ("scope", "min_loaded", "skip"):
         path = f"train.fine_tune.{name}"
         if path in written.fields:
-            what = (
+            problem = (
                 f"{name} has no effect: no checkpoint is named, training starts from random weights"
             )
-            yield Remark(path, what, f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
+            yield Remark(path, problem, f"{Setting('train.fine_tune.checkpoint', 'PATH')}")
             return
 
 
@@ -360,11 +360,11 @@ def evaluations_happen(experiment: schema.Experiment) -> Remarks:
     """An interval longer than training has no effect."""
     every, steps = experiment.train.evaluate_every, experiment.train.steps
     if every > steps > 0:
-        what = (
+        problem = (
             f"evaluate_every {every:,} is more than the {count_text(steps, 'step')}: the only "
             "evaluation is the one at the end"
         )
-        yield Remark("train.evaluate_every", what)
+        yield Remark("train.evaluate_every", problem)
 
 
 @rule(schema.Experiment, severity="note", on="checking")
@@ -389,8 +389,8 @@ def patterns_match(experiment: schema.Experiment) -> Remarks:
         return
     sizes = {name: int(params[name].size) for name in params}
     share = sum(sizes[name] for name in trained) / sum(sizes.values())
-    what = (
+    problem = (
         f"{len(trained)} of {len(params)} parameters are trained, {100 * share:.0f} % of all "
         "their numbers"
     )
-    yield Remark(path, what)
+    yield Remark(path, problem)

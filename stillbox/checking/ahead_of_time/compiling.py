@@ -90,9 +90,9 @@ class MemoryAnalysis(Protocol):
 def measure_memory(analysis: MemoryAnalysis, program: Program, usable: float) -> Memory:
     """Returns the memory of a program, with its `compiled.memory_analysis()`."""
     arguments: Counter[str] = Counter()
-    for one in program.parameters():
-        kind = next((kind for pattern, kind in _KINDS if pattern.match(one.op_name)), "batch")
-        arguments[kind] += sum(array.nbytes for array in one.arrays)
+    for parameter in program.parameters():
+        kind = next((kind for pattern, kind in _KINDS if pattern.match(parameter.op_name)), "batch")
+        arguments[kind] += sum(array.nbytes for array in parameter.arrays)
     # What no parameter explains is padding of the batch.
     arguments["batch"] += max(analysis.argument_size_in_bytes - arguments.total(), 0)
     return Memory(
@@ -206,14 +206,14 @@ def explain_failure(
     """
     first, *_ = message.splitlines() or [""]
     space = re.search(r"memory space (\w+)", message)
-    what = ""
+    problem = ""
     if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
-        what = f"the compiler refuses it: {first}"
+        problem = f"the compiler refuses it: {first}"
     elif space and space[1] != "hbm":
-        what = f"the compiler finds no room in {space[1]}, the memory on the chip: {first}"
-    if what:
+        problem = f"the compiler finds no room in {space[1]}, the memory on the chip: {first}"
+    if problem:
         fix = "report it with this command: this is a bug in stillbox"
-        return Finding("error", "", what, fix), 0
+        return Finding("error", "", problem, fix), 0
     needed, largest = _needs(message)
     heavy_state = state_bytes > _HEAVY * usable
     return _out_of_memory(needed, step, experiment, usable, heavy_state, largest), needed
@@ -235,15 +235,17 @@ def _out_of_memory(
         largest: a phrase about the largest array.
     """
     size = size_text(needed) if needed else "more memory than there is"
-    what = f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}"
+    problem = (
+        f"it needs {size} on each device, which has {size_text(usable)} for a program{largest}"
+    )
     fix = "; or ".join(_remedies(step, experiment, heavy_state=heavy_state))
-    return Finding("error", _PATHS[step], what, fix)
+    return Finding("error", _PATHS[step], problem, fix)
 
 
 def _needs(message: str) -> tuple[int, str]:
     """Returns the bytes that are needed, 0 if not known, and a phrase about the largest array."""
-    if one := _ONE_ARRAY.search(message):
-        return int(one["size"]), f" and not room for {one['shape']} alone"
+    if array_match := _ONE_ARRAY.search(message):
+        return int(array_match["size"]), f" and not room for {array_match['shape']} alone"
     used, array = _USED.search(message), _LARGEST.search(message)
     needed = int(float(used["used"]) * _UNITS[used["unit"]]) if used else 0
     return needed, f"; its largest array is {array['shape']}, {array['size']}iB" if array else ""

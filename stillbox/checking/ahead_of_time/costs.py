@@ -25,11 +25,11 @@ _BETWEEN_DEVICES = {
     "collective-permute",
 }
 _BETWEEN_DEVICES |= {"ragged-all-to-all"}
-# They move no data: they rename arrays, or their bodies are counted instead.
+# Instructions that move no data: they rename arrays, or their bodies are counted instead.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
 _FREE |= {"call", "after-all", "partition-id", "replica-id"}
 _FREE_TARGETS = {"ConcatBitcast", "AllocateBuffer"}
-# They read a part of their operand that is as large as their result.
+# Instructions that read a part of their operand as large as their result.
 _PARTS = {"slice", "dynamic-slice", "gather"}
 
 
@@ -37,45 +37,57 @@ def count_flops(program: Program) -> float:
     """Returns the operations of all convolutions and matrix products of a run on one device.
 
     A multiplication and its addition count as two. XLA counts the operations of what it compiles
-    itself, but not those of cuDNN and cuBLAS where there is no GPU.
+    itself, but not of cuDNN and cuBLAS where there is no GPU.
     """
-    return sum(times * _flops(one, program) for one, times in program.executed())
+    return sum(times * _flops(instruction, program) for instruction, times in program.executed())
 
 
-def _flops(one: Instruction, program: Program) -> float:
-    if one.opcode == "fusion":
-        return sum(_flops(inner, program) for inner in program.inside(one.name))
-    if one.opcode == "convolution":
-        return _convolution_flops(one, program, 1, 2)
-    if one.target in _CUDNN_CONVOLUTIONS:
-        return _convolution_flops(one, program, *_CUDNN_CONVOLUTIONS[one.target])
-    if one.opcode == "dot":
-        return _product_flops(one, program, one.proto.one(30).numbers(1))
-    if one.target in _CUBLAS_PRODUCTS and (found := _GEMM_CONTRACTED.search(one.config)):
-        return _product_flops(one, program, [int(axis) for axis in re.findall(r"\d+", found[1])])
+def _flops(instruction: Instruction, program: Program) -> float:
+    if instruction.opcode == "fusion":
+        return sum(_flops(inner, program) for inner in program.inside(instruction.name))
+    if instruction.opcode == "convolution":
+        return _convolution_flops(instruction, program, 1, 2)
+    if instruction.target in _CUDNN_CONVOLUTIONS:
+        return _convolution_flops(instruction, program, *_CUDNN_CONVOLUTIONS[instruction.target])
+    if instruction.opcode == "dot":
+        return _product_flops(instruction, program, instruction.proto.message(30).numbers(1))
+    if instruction.target in _CUBLAS_PRODUCTS and (
+        axes := _GEMM_CONTRACTED.search(instruction.config)
+    ):
+        return _product_flops(
+            instruction, program, [int(axis) for axis in re.findall(r"\d+", axes[1])]
+        )
     return 0.0
 
 
-def _convolution_flops(one: Instruction, program: Program, kernel: int, output: int) -> float:
+def _convolution_flops(
+    instruction: Instruction, program: Program, kernel: int, output: int
+) -> float:
     """Every element of the output is a sum over one filter of the kernel."""
-    shapes = [program.instructions[name].arrays[0].shape for name in one.operands[:2]]
-    shapes.append(one.arrays[0].shape)
-    filters = shapes[kernel][one.proto.one(16).number(4)]
+    shapes = [program.instructions[name].arrays[0].shape for name in instruction.operands[:2]]
+    shapes.append(instruction.arrays[0].shape)
+    filters = shapes[kernel][instruction.proto.message(16).number(4)]
     return 2.0 * math.prod(shapes[output]) * math.prod(shapes[kernel]) / filters
 
 
-def _product_flops(one: Instruction, program: Program, contracted: list[int]) -> float:
-    left = program.instructions[one.operands[0]].arrays[0].shape
-    return 2.0 * math.prod(one.arrays[0].shape) * math.prod(left[axis] for axis in contracted)
+def _product_flops(instruction: Instruction, program: Program, contracted: list[int]) -> float:
+    left = program.instructions[instruction.operands[0]].arrays[0].shape
+    return (
+        2.0 * math.prod(instruction.arrays[0].shape) * math.prod(left[axis] for axis in contracted)
+    )
 
 
 def collective_bytes(program: Program) -> dict[str, int]:
     """Returns the bytes that each kind of collective reads on a device in one run."""
     sums: Counter[str] = Counter()
-    for one, times in program.executed():
-        kind = _opcode(one, program).removesuffix("-start")
+    for instruction, times in program.executed():
+        kind = _opcode(instruction, program).removesuffix("-start")
         if kind in _BETWEEN_DEVICES:
-            arrays = (array for name in one.operands for array in program.instructions[name].arrays)
+            arrays = (
+                array
+                for name in instruction.operands
+                for array in program.instructions[name].arrays
+            )
             sums[kind] += times * sum(array.value_bytes for array in arrays)
     return dict(sums)
 
@@ -85,34 +97,34 @@ def memory_traffic(program: Program) -> int:
 
     Every instruction reads its operands and writes its result; arrays on the chip cost nothing.
     """
-    return sum(times * _moved(one, program) for one, times in program.executed())
+    return sum(times * _moved(instruction, program) for instruction, times in program.executed())
 
 
-def _moved(one: Instruction, program: Program) -> int:
-    opcode = _opcode(one, program)
-    if opcode in _FREE or one.target in _FREE_TARGETS:
+def _moved(instruction: Instruction, program: Program) -> int:
+    opcode = _opcode(instruction, program)
+    if opcode in _FREE or instruction.target in _FREE_TARGETS:
         return 0
     if opcode == "slice-start":
-        # It returns operand, part and a flag, and reads the part; slice-done writes it.
-        return one.arrays[1].nbytes
-    written = _device_bytes(one)
+        # A slice-start returns operand, part and a flag, and reads the part; slice-done writes it.
+        return instruction.arrays[1].nbytes
+    written = _device_bytes(instruction)
     if opcode in _PARTS:
-        return sum(array.nbytes for array in one.arrays) + written
+        return sum(array.nbytes for array in instruction.arrays) + written
     if opcode.endswith("-done"):
         return written
-    operands = (program.instructions[name] for name in one.operands)
+    operands = (program.instructions[name] for name in instruction.operands)
     read = sum(_device_bytes(operand) for operand in operands if operand.opcode != "constant")
     # One half of an asynchronous copy reads, the other writes.
     return read if opcode.endswith("-start") else read + written
 
 
-def _device_bytes(one: Instruction) -> int:
-    return sum(array.nbytes for array in one.arrays if not array.on_chip)
+def _device_bytes(instruction: Instruction) -> int:
+    return sum(array.nbytes for array in instruction.arrays if not array.on_chip)
 
 
-def _opcode(one: Instruction, program: Program) -> str:
+def _opcode(instruction: Instruction, program: Program) -> str:
     """Returns the opcode; `async-start` is replaced by what it wraps, such as `slice-start`."""
-    if one.opcode != "async-start":
-        return one.opcode
-    *_, root = program.inside(one.name)
+    if instruction.opcode != "async-start":
+        return instruction.opcode
+    *_, root = program.inside(instruction.name)
     return f"{root.opcode}-start"

@@ -41,7 +41,7 @@ class Message:
         """Returns the values of a repeated field of messages."""
         return [Message(data) for data in self.raw(number)]
 
-    def one(self, number: int) -> "Message":
+    def message(self, number: int) -> "Message":
         """Returns the value of a field that is a message."""
         return Message(self.raw(number)[-1] if self.raw(number) else b"")
 
@@ -87,7 +87,7 @@ class Instruction:
     target: str = ""
     """The function that a custom call calls."""
     op_name: str = ""
-    """Its path in JAX, such as `jit(step)/jvp(backbone)/conv_0/add`."""
+    """Path of the instruction in JAX, such as `jit(step)/jvp(backbone)/conv_0/add`."""
     operands: tuple[str, ...] = ()
     """Names of the instructions that it reads."""
     called: tuple[str, ...] = ()
@@ -97,8 +97,8 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Its results; more than one for a tuple."""
-        return tuple(_arrays(self.proto.one(3)))
+        """The results; more than one for a tuple."""
+        return tuple(_arrays(self.proto.message(3)))
 
     @property
     def config(self) -> str:
@@ -135,32 +135,34 @@ class Program:
         yield from self._executed(self.entry, 1)
 
     def _executed(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
-        for one in self.body(computation):
-            yield one, times
-            if one.opcode == "while":
-                rounds = _TRIP_COUNT.search(one.config)
+        for instruction in self.body(computation):
+            yield instruction, times
+            if instruction.opcode == "while":
+                rounds = _TRIP_COUNT.search(instruction.config)
                 # The body is the first computation, the condition the second.
-                yield from self._executed(one.called[0], times * (int(rounds[1]) if rounds else 1))
-            elif one.opcode == "call":
-                yield from self._executed(one.called[0], times)
+                yield from self._executed(
+                    instruction.called[0], times * (int(rounds[1]) if rounds else 1)
+                )
+            elif instruction.opcode == "call":
+                yield from self._executed(instruction.called[0], times)
 
     def parameters(self) -> list[Instruction]:
         """Returns the entry computation's parameters in their order."""
-        found = [one for one in self.body(self.entry) if one.opcode == "parameter"]
-        return sorted(found, key=lambda one: one.proto.number(9))
+        parameters = [step for step in self.body(self.entry) if step.opcode == "parameter"]
+        return sorted(parameters, key=lambda parameter: parameter.proto.number(9))
 
 
 def read_program(module: Message) -> Program:
     """Reads a compiled program from an `HloModuleProto`."""
-    computations = [(one, one.all(2)) for one in module.all(3)]
-    names = {one.number(35): one.text(1) for _, body in computations for one in body}
-    called = {one.number(5): one.text(1) for one, _ in computations}
+    computations = [(computation, computation.all(2)) for computation in module.all(3)]
+    names = {proto.number(35): proto.text(1) for _, body in computations for proto in body}
+    called = {computation.number(5): computation.text(1) for computation, _ in computations}
     instructions: dict[str, Instruction] = {}
     bodies = {}
     for computation, body in computations:
-        found = [_instruction(one, names, called) for one in body]
-        bodies[computation.text(1)] = tuple(one.name for one in found)
-        instructions |= {one.name: one for one in found}
+        read = {proto.text(1): _instruction(proto, names, called) for proto in body}
+        bodies[computation.text(1)] = tuple(read)
+        instructions |= read
     return Program(instructions, bodies, called.get(module.number(6), ""))
 
 
@@ -171,20 +173,20 @@ def _instruction(
         name=proto.text(1),
         opcode=proto.text(2),
         target=proto.text(28),
-        op_name=proto.one(7).text(2),
-        operands=tuple(names.get(one, "") for one in proto.numbers(36)),
-        called=tuple(called.get(one, "") for one in proto.numbers(38)),
+        op_name=proto.message(7).text(2),
+        operands=tuple(names.get(number, "") for number in proto.numbers(36)),
+        called=tuple(called.get(number, "") for number in proto.numbers(38)),
         proto=proto,
     )
 
 
 def _arrays(shape: Message) -> Iterator[Array]:
-    """Yields the arrays of a `ShapeProto`, those of a tuple in their order."""
+    """Yields the arrays of a `ShapeProto`; a tuple has several, in their order."""
     if shape.number(2) == _TUPLE:
         for part in shape.all(4):
             yield from _arrays(part)
         return
-    sizes, layout = shape.numbers(3), shape.one(5)
+    sizes, layout = shape.numbers(3), shape.message(5)
     bits = layout.number(7) or _BITS.get(shape.number(2), 8)
     # Tiles are written from major to minor, and the first one pads the array.
     padded = [sizes[axis] for axis in reversed(layout.numbers(1))] or sizes

@@ -71,28 +71,28 @@ def search(
         start: the first batch, rounded to a multiple.
         usable: bytes of a device that are available to a program.
     """
-    found = BatchSearch(multiple)
+    batch_search = BatchSearch(multiple)
     size: int | None = max(round(start / multiple), 1) * multiple
-    while size is not None and len(found.trials) < _TRIALS:
+    while size is not None and len(batch_search.trials) < _TRIALS:
         trial = attempt(size)
-        found.trials.append(trial)
+        batch_search.trials.append(trial)
         if not trial.fits and not trial.needed:
             break  # for another reason than memory: no other batch would do
-        size = _next_size(found, usable)
-    return found
+        size = _next_size(batch_search, usable)
+    return batch_search
 
 
-def _next_size(found: BatchSearch, usable: float) -> int | None:
+def _next_size(batch_search: BatchSearch, usable: float) -> int | None:
     """Returns the next batch to try; None where the best one is close enough."""
-    multiple = found.multiple
-    low = found.best.images if found.best else 0
+    multiple = batch_search.multiple
+    low = batch_search.best.images if batch_search.best else 0
     close = max(multiple, low // _CLOSE // multiple * multiple)
-    guess = _predict(found.trials, usable) // multiple * multiple
-    if found.too_large is None:
+    guess = _predict(batch_search.trials, usable) // multiple * multiple
+    if batch_search.too_large is None:
         # The compiler recomputes what does not fit: memory grows more slowly than predicted.
         size = min(max(guess, low + 2 * close), _MOST // multiple * multiple)
         return size if size > low else None
-    high = found.too_large.images
+    high = batch_search.too_large.images
     if high - low <= close:
         return None
     if low + close <= guess <= high - close:
@@ -133,8 +133,8 @@ class TargetCheck:
     @property
     def fits(self) -> bool:
         """Whether all steps run on the target, with the largest batch if that is searched."""
-        found = self.search is None or self.search.best is not None
-        return found and all(step.fits for step in self.steps)
+        is_found = self.search is None or self.search.best is not None
+        return is_found and all(step.fits for step in self.steps)
 
     @property
     def findings(self) -> list[Finding]:
@@ -176,13 +176,15 @@ def check_target(
 ) -> TargetCheck:
     """Compiles an experiment's steps for a target; `say` prints the progress.
 
-    With `find` it searches the largest batch as well; the training step is then that of this batch.
+    With `find` it searches the largest batch as well, which the training step then has.
     """
-    found = find_batch(experiment, target, say) if find else None
-    steps = [check_step(experiment, target, step, say) for step in STEPS[1 if found else 0 :]]
-    if found:
-        steps.insert(0, found.best or found.trials[-1])
-    return TargetCheck(target, steps, found)
+    batch_search = find_batch(experiment, target, say) if find else None
+    steps = [
+        check_step(experiment, target, step, say) for step in STEPS[1 if batch_search else 0 :]
+    ]
+    if batch_search:
+        steps.insert(0, batch_search.best or batch_search.trials[-1])
+    return TargetCheck(target, steps, batch_search)
 
 
 def _name(check: StepCheck, target: Target) -> str:
@@ -225,14 +227,14 @@ def _measures(check: StepCheck, memory: Memory, target: Target) -> list[str]:
     return lines
 
 
-def describe_search(found: BatchSearch) -> str:
+def describe_search(batch_search: BatchSearch) -> str:
     """Returns a sentence with the largest batch that fits, and how it was found."""
-    trials = count_text(len(found.trials), "compilation")
-    if found.best is None:
-        smallest = min(trial.images for trial in found.trials)
+    trials = count_text(len(batch_search.trials), "compilation")
+    if batch_search.best is None:
+        smallest = min(trial.images for trial in batch_search.trials)
         return f"no batch fits: {smallest} does not ({trials})"
-    best = found.best
+    best = batch_search.best
     room = f", {size_text(best.memory.left)} left on each device" if best.memory else ""
-    above = found.too_large
+    above = batch_search.too_large
     bound = f"{above.images} does not fit" if above else "larger ones were not tried"
     return f"largest batch that fits: {best.images}{room}; {bound} ({trials})"

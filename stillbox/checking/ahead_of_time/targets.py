@@ -84,8 +84,8 @@ def find_target(name: str) -> Target:
 
 def _slice_devices(chip: Chip, sides: str) -> tuple[jax.Device, ...]:
     if not importlib.util.find_spec("libtpu") and not os.environ.get("TPU_LIBRARY_PATH"):
-        what = "the compiler of TPUs, libtpu, is not installed"
-        raise UserError(what, where=Parameter("target"), fix=install_command("tpu"))
+        problem = "the compiler of TPUs, libtpu, is not installed"
+        raise UserError(problem, where=Parameter("target"), fix=install_command("tpu"))
     silence_libtpu()
     options: dict[str, Any] = dict(chip.options)
     # Every host has four chips, except for these slices, which are one host each.
