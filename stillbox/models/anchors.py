@@ -68,7 +68,7 @@ def check_number(config: schema.Anchors, feature_shapes: tuple[Shape, ...], *, w
     """
     locations = (rows * columns for rows, columns in feature_shapes)
     per_location = anchors_per_location(config, len(feature_shapes))
-    number = sum(one * own for one, own in zip(locations, per_location, strict=True))
+    number = sum(places * each for places, each in zip(locations, per_location, strict=True))
     if number > _MOST_ANCHORS:
         raise UserError(
             f"an image has {number:,} anchors, and at most {_MOST_ANCHORS:,} are possible",

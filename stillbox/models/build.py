@@ -47,7 +47,7 @@ def build_detector(
     """
     rng = rng or np.random.default_rng(seed)
     options = BuildOptions(dtype, freeze_norm=False, rng=rng, quantization=quantization)
-    # Shapes of maps are traced. They are those of any form, and plain ones are traced fastest.
+    # Shapes of maps are traced: all forms of an operation give the same, the plain one fastest.
     with lowering(portable=True):
         detector: Detector = implementation_of(model)(model, options)
     return detector
@@ -61,7 +61,7 @@ class AbstractDetector(NamedTuple):
     """Static part and shapes of a detector."""
 
     graph: Structure[Detector]
-    """Static part, equal to that of the same detector with arrays."""
+    """Static part, equal to the part of the same detector with arrays."""
     params: Shapes
     """Shapes of the parameters by path."""
     stats: Shapes
@@ -77,7 +77,7 @@ def abstract_detector(
 ) -> AbstractDetector:
     """Describes the detector that `build_detector` would build; raises the same errors.
 
-    `dtype` is that of activations and products, `float32` or `bfloat16`.
+    `dtype` is of activations and products, `float32` or `bfloat16`.
     """
     return _described(model, dtype, quantization, registrations())
 

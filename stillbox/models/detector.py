@@ -53,7 +53,7 @@ Kind = TypeVar("Kind", bound=AnyPredictions)
 
 
 def joined_predictions(parts: Sequence[Kind]) -> Kind:
-    """Returns the predictions of successive feature maps as those of one."""
+    """Returns the predictions of successive feature maps as if they were one map."""
     joined: Kind = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *parts)
     return joined
 
@@ -145,7 +145,7 @@ class Detector(nnx.Module):
 
         Returns:
             Boxes normalised to the true images, unless the configuration says otherwise. A
-            detector whose postprocessing can lose NaN or infinity sets `finite`.
+            detector sets `finite` if its postprocessing can lose NaN or infinity.
         """
         raise NotImplementedError
 
@@ -219,10 +219,10 @@ def detect_function(structure: Structure[Detector]) -> DetectFunction:
         detector = bind_detector(structure, params, stats)
         if kernels is not None:
             share_prepared_kernels(detector, kernels)
-        found = detector.detect(images, true_sizes)
-        if found.finite is not None:
-            return found
-        return found._replace(finite=finite_images(found.boxes, found.scores))
+        detections = detector.detect(images, true_sizes)
+        if detections.finite is not None:
+            return detections
+        return detections._replace(finite=finite_images(detections.boxes, detections.scores))
 
     return detect
 

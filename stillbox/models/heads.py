@@ -209,8 +209,8 @@ class PerMapPredictor(Part):
             head = WeightSharedPredictor
         heads = {}
         for index, (channels, anchors) in enumerate(zip(inputs, outputs.anchors, strict=True)):
-            own = replace(outputs, anchors=(anchors,))
-            heads[index] = head(config, (channels,), own, options)
+            map_outputs = replace(outputs, anchors=(anchors,))
+            heads[index] = head(config, (channels,), map_outputs, options)
         self.heads = Named("map_{}", heads)
 
     def __call__(

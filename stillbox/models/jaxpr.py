@@ -43,7 +43,7 @@ class Jaxpr(Protocol):
 
 
 class TracedProgram(Protocol):
-    """JAX's `ClosedJaxpr`, whose own annotations lack shapes and types."""
+    """JAX's `ClosedJaxpr`; its own annotations lack shapes and types."""
 
     jaxpr: Jaxpr
     consts: Sequence[jax.Array]
@@ -83,8 +83,8 @@ def used_equations(jaxpr: Jaxpr) -> list[Equation]:
     return used[::-1]
 
 
-def _variables(found: Sequence[Variable]) -> set[Variable]:
-    return {one for one in found if not isinstance(one, Literal)}
+def _variables(atoms: Sequence[Variable]) -> set[Variable]:
+    return {atom for atom in atoms if not isinstance(atom, Literal)}
 
 
 def called_program(equation: Equation) -> TracedProgram | None:

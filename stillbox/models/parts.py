@@ -23,10 +23,10 @@ class Part(nnx.Module):
     """A backbone, neck or head, or a part of one; see `paths` for the names in parameter paths.
 
     Implementations of `schema.Backbone` are built with `(config, taps, options)`, `taps` being the
-    names of the layers whose outputs are returned; of `schema.Neck` with `(config, inputs,
+    names of the layers with the outputs to return; of `schema.Neck` with `(config, inputs,
     options)`, `inputs` being the channels of each tap; of `schema.Head` with `(config, inputs,
     outputs, options)`, `inputs` being the channels of each feature map. Backbones and necks have
-    `channels`, those of each output. Backbones raise `UserError` for taps that they do not have.
+    `channels`, of each output. Backbones raise `UserError` for taps that they do not have.
 
     Called with the input, `train`, and `dropout_key`, which is needed in training by parts with
     dropout only.
@@ -77,16 +77,16 @@ class Outputs:
     """Box deltas of one anchor."""
 
 
-def common_channels(inputs: tuple[int, ...], what: str, fix: str) -> int:
-    """Returns the channels that all feature maps have, for a part `what` that has one kernel.
+def common_channels(inputs: tuple[int, ...], text: str, fix: str) -> int:
+    """Returns the channels of all feature maps, for a part with one kernel, which `text` names.
 
     Raises:
         UserError: feature maps differ in their channels.
     """
     if len(set(inputs)) > 1:
         listed = ", ".join(map(str, inputs))
-        text = f"{what} for all feature maps, which have {listed} channels"
-        raise UserError(text, where="model.neck", fix=fix)
+        problem = f"{text} for all feature maps, which have {listed} channels"
+        raise UserError(problem, where="model.neck", fix=fix)
     return inputs[0]
 
 
@@ -123,8 +123,8 @@ def layers_in_use(
     names = backbone.layers
     for wanted in (*taps, *filter(None, [backbone.last_layer])):
         if wanted not in names:
-            what = f"{backbone.kind} has no layer {wanted!r}"
-            raise UserError(what, where="model.neck", fix=nearest(wanted, names))
+            problem = f"{backbone.kind} has no layer {wanted!r}"
+            raise UserError(problem, where="model.neck", fix=nearest(wanted, names))
     computed = max(names.index(tap) for tap in taps) + 1
     last = names.index(backbone.last_layer) + 1 if backbone.last_layer else 0
     return names[: max(computed, last)], names[:computed]

@@ -73,7 +73,7 @@ def suppress(
     """Returns at most `max_total` detections an image.
 
     Args:
-        boxes: those of all classes or of each, normalised to the network input or in its pixels.
+        boxes: of all classes or of each, normalised to the network input or in its pixels.
         scores: without the background's.
         true_sizes: height and width of the image inside the network input, in pixels.
         nms: how.
@@ -84,7 +84,7 @@ def suppress(
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
     clip_window, frame = suppression_windows(true_sizes, nms, input_size, in_pixels=in_pixels)
-    found = batched_nms(
+    detections = batched_nms(
         boxes,
         scores,
         score_threshold=nms.score_threshold,
@@ -102,8 +102,8 @@ def suppress(
     )
     if in_pixels and not nms.change_coordinate_frame:
         size = jnp.asarray(input_size, jnp.float32)
-        return found._replace(boxes=found.boxes / jnp.tile(size, 2))
-    return found
+        return detections._replace(boxes=detections.boxes / jnp.tile(size, 2))
+    return detections
 
 
 def suppression_windows(
@@ -115,7 +115,7 @@ def suppression_windows(
 ) -> tuple[Float[Array, "B 4"] | None, Float[Array, "B 4"] | None]:
     """Returns the windows that boxes are clipped to and normalised to; None: they are not.
 
-    Arguments are those of `suppress`.
+    For the arguments see `suppress`.
     """
     size = jnp.asarray(input_size, jnp.float32)
     pixel, whole = (1.0, size) if in_pixels else (size, jnp.ones_like(size))

@@ -1,4 +1,4 @@
-"""Rematerialisation: blocks whose activations the backward pass computes again (arXiv:1604.06174).
+"""Rematerialisation: the backward pass computes activations of blocks again (arXiv:1604.06174).
 
 The gradient keeps nothing of a block but its inputs. Results are the same numbers, and moving
 statistics are updated once.
@@ -81,11 +81,11 @@ def _is_activation(leaf: object) -> bool:
 def _computed_again(
     function: Callable[[Arrays, Arrays, Activations], _Output],
 ) -> Callable[[Arrays, Arrays, Activations], _Output]:
-    """Returns a function whose gradient keeps nothing but its arguments.
+    """Returns a function with a gradient that keeps nothing but its arguments.
 
-    These are parameters, statistics and activations; the result is a pair of activations and
-    statistics. `jax.checkpoint` does not suffice: XLA's compiler for CPUs removes the barrier that
-    separates the two computations, and then merges them.
+    The arguments are parameters, statistics and activations; the result is a pair of activations
+    and statistics. `jax.checkpoint` does not suffice: XLA's compiler for CPUs removes the barrier
+    that separates the two computations, and then merges them.
     """
 
     def forward(params: Arrays, stats: Arrays, arrays: Activations) -> tuple[_Output, _Inputs]:

@@ -119,7 +119,7 @@ def targets_of_batch(
 
     Args:
         batch: B images and their ground truth.
-        anchors: those of all images, or of each; normalised to the network input.
+        anchors: of all images, or of each; normalised to the network input.
         matcher: assigns ground-truth boxes to anchors.
         similarity: what it compares.
         box_coder: of the targets.
@@ -201,7 +201,7 @@ def matches_of_batch(
         matches: Array = match(rows._replace(classes=classes, predicted=predicted))
         return jnp.where((matches >= 0) & (weights[matches] == 0.0), IGNORED, matches)
 
-    boxes, weights = (jnp.asarray(one, jnp.float32) for one in (batch.boxes, batch.weights))
+    boxes, weights = (jnp.asarray(array, jnp.float32) for array in (batch.boxes, batch.weights))
     classes = jnp.asarray(batch.classes, jnp.int32)
     predicted = jax.lax.stop_gradient(predicted)
     # Candidates are sorted inside a loop, for which XLA would gather all images on all devices.

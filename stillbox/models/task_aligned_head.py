@@ -1,4 +1,4 @@
-"""The task-aligned head, whose tower serves classes and boxes (TOOD, arXiv:2108.07755).
+"""The task-aligned head: one tower serves classes and boxes (TOOD, arXiv:2108.07755).
 
 As `TOODHead` in `mmdet/models/dense_heads/tood_head.py`.
 """
@@ -52,8 +52,8 @@ class TaskAlignedPredictor(Part):
                 where="model.anchors",
                 fix="one scale and one aspect ratio: scales_per_octave: 1, aspect_ratios: [1.0]",
             )
-        what, fix = "a task_aligned head has one tower", "take a pyramid, such as fpn"
-        channels = common_channels(inputs, what, fix)
+        text, fix = "a task_aligned head has one tower", "take a pyramid, such as fpn"
+        channels = common_channels(inputs, text, fix)
         maps, depth = len(inputs), config.depth
         layers = {}
         for number in range(config.layers_before):
@@ -135,13 +135,13 @@ def mean_logits(
 ) -> Float[jax.Array, "B H W C"]:
     """Returns the logits of the geometric means of two probabilities, given by their logits."""
     half = (jax.nn.log_sigmoid(logits) + jax.nn.log_sigmoid(others)) / 2.0
-    # log p - log(1 - p) with all digits, below the p whose complement is 0.
+    # log p - log(1 - p) with all digits, below the p with a complement of 0.
     half = jnp.minimum(half, -jnp.finfo(jnp.float32).tiny)
     return half - jnp.log(-jnp.expm1(half))
 
 
 def _moved_distances(distances: Boxes, offsets: Float[jax.Array, "B H W 8"]) -> Boxes:
-    """Replaces each edge by that of the box at another place of the map, if a box remains.
+    """Replaces each edge by the edge of the box at another place of the map, if a box remains.
 
     Args:
         distances: of the edges from the location, in strides.
@@ -180,9 +180,9 @@ def resampled(
         row, column = corner[..., 0] + down, corner[..., 1] + right
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         index = jnp.where(inside, row * width + column, 0).reshape(batch, -1, channels)
-        own = jnp.take_along_axis(flat, index, axis=1, mode="clip").reshape(values.shape)
+        neighbours = jnp.take_along_axis(flat, index, axis=1, mode="clip").reshape(values.shape)
         weight = _weight(share[..., 0], down) * _weight(share[..., 1], right)
-        total = total + jnp.where(inside, weight * own, 0.0)
+        total = total + jnp.where(inside, weight * neighbours, 0.0)
     return total
 
 

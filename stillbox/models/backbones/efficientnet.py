@@ -39,7 +39,7 @@ class MbConvSpec:
     size: int = 3
     """Side of the depthwise kernel."""
     expansion: int = 6
-    """Channels of the depthwise convolution over those of the input."""
+    """Channels of the depthwise convolution per channel of the input."""
     se_ratio: float = 0.0
     """Share of the input's channels to which the gate squeezes; 0: there is no gate."""
     drop_connect_rate: float = 0.0

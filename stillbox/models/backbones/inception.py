@@ -44,11 +44,11 @@ class Step(NamedTuple):
     stddev: float | None = None
     """Of its fresh kernel; None: as configured."""
     beside: bool = False
-    """It reads the same map as the convolution in front of it, and both results are joined."""
+    """Read the map of the convolution in front too, and join the results of the two."""
 
     @property
     def name(self) -> str:
-        """Its name, such as `conv_0a_1x1`."""
+        """Name of the layer, such as `conv_0a_1x1`."""
         return "_".join(filter(None, ("conv", self.place, f"{self.rows}x{self.columns}")))
 
 
@@ -191,7 +191,7 @@ class LayeredBackbone(Part):
 
     Args:
         config: names the layers.
-        taps: names of the layers whose outputs are returned.
+        taps: names of the layers with the outputs to return.
         build: returns a layer from its name and its input channels; None: a pooling.
         padding: of the poolings.
     """
@@ -308,7 +308,7 @@ _FRONT = {
 
 
 def _five(pooled: int) -> BlockSpec:
-    """A block whose branches see 1, 5 and 5 pixels."""
+    """A block with branches that see 1, 5 and 5 pixels."""
     return BlockSpec(
         (
             (Step("0a", 1, 1, 64),),
@@ -321,7 +321,7 @@ def _five(pooled: int) -> BlockSpec:
 
 
 def _six(inner: int) -> BlockSpec:
-    """A block whose branches see 1, 7 and 13 pixels by rows and columns of kernels."""
+    """A block with branches that see 1, 7 and 13 pixels by rows and columns of kernels."""
     long = (
         Step("0b", 7, 1, inner),
         Step("0c", 1, 7, inner),

@@ -38,7 +38,7 @@ _FRONT = {
 
 
 class ResidualSpec(NamedTuple):
-    """Branches whose joined outputs are projected, scaled, and added to the input."""
+    """Branches: their joined outputs are projected, scaled, and added to the input."""
 
     steps: tuple[tuple[Step, ...], ...]
     """The convolutions of each branch."""

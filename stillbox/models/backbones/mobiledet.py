@@ -25,10 +25,10 @@ class _Layer(NamedTuple):
 
     form: Literal["inverted", "fused", "tucker"]
     expansion: float
-    """Channels of the widest layer over those of the input; in a Tucker block of the output."""
+    """Channels of the widest layer per channel of the input; in a Tucker block of the output."""
     size: int = 3
     reduction: float = 0.0
-    """Channels of the first layer of a Tucker block over those of its input."""
+    """Channels of the first layer of a Tucker block per channel of its input."""
 
 
 class _Stage(NamedTuple):
@@ -127,7 +127,7 @@ def mobiledet_blocks(config: schema.MobileDet) -> tuple[Block, ...]:
 def _blocks(
     inputs: int, stages: tuple[_Stage, ...], activation: Activation, *, gated: bool
 ) -> Iterator[Block]:
-    """Yields the blocks of stages with final channels; `inputs` is that of the first block."""
+    """Yields the blocks of stages with final channels; `inputs` belongs to the first block."""
     for stage, stride in zip(stages, _STRIDES, strict=True):
         for index, layer in enumerate(stage.blocks):
             tucker = layer.form == "tucker"

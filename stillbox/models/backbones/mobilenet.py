@@ -185,7 +185,7 @@ def _bottleneck(depth: int, config: schema.MobileNetV2) -> float:
 
 
 def _residual_blocks(widths: Mapping[str, int], config: schema.MobileNetV2) -> tuple[str, ...]:
-    """Returns the blocks whose input is added to their output: stride 1 and equal channels.
+    """Returns the blocks that add their input to their output: stride 1 and equal channels.
 
     Keras compares with the channels that it asked for, before `min_depth`.
     """
@@ -194,8 +194,8 @@ def _residual_blocks(widths: Mapping[str, int], config: schema.MobileNetV2) -> t
         name = f"block_{block}"
         if stride == 1 and name in widths:
             keras = config.channels == "keras"
-            own = make_divisible(_bottleneck(depth, config)) if keras else widths[name]
-            if widths[before] == own:
+            width = make_divisible(_bottleneck(depth, config)) if keras else widths[name]
+            if widths[before] == width:
                 residual.append(name)
         before = name
     return tuple(residual)

@@ -101,8 +101,8 @@ class MobileBlock(Part):
 
     Args:
         block: its layers.
-        conv: their hyperparameters but for the activation.
-        depthwise: those of the depthwise convolution.
+        conv: hyperparameters of the layers but for the activation.
+        depthwise: hyperparameters of the depthwise convolution.
         whole: False: nothing reads what follows the layer that widens, and it is absent.
         options: as for all layers.
     """
@@ -162,7 +162,7 @@ class MobileNetwork(Part):
 
     Args:
         config: names the layers, and has the hyperparameters `conv`.
-        taps: names of the layers whose outputs are returned.
+        taps: names of the layers with the outputs to return.
         blocks: all blocks of the network.
         last: channels of `conv_1`.
         depthwise: hyperparameters of a depthwise convolution by its size.
@@ -225,7 +225,7 @@ class _Row(NamedTuple):
     stride: int = 1
     gated: bool = False
     early: bool = False
-    """It has relu whatever is configured."""
+    """The block has relu whatever is configured."""
     fused: bool = False
     shortcut: bool = True
 
@@ -358,7 +358,7 @@ _Scaled = schema.MobileNetV3 | schema.MobileNetEdgeTpu | schema.MobileNetMulti
 
 
 def _blocks(rows: Sequence[_Row], root: int, config: _Scaled) -> Iterator[Block]:
-    """Yields the blocks with their channels; `root` is that of the first convolution."""
+    """Yields the blocks with their channels; `root` is for the first convolution."""
     inputs = _width(root, config)
     for row in rows:
         wide = max(inputs, make_divisible(inputs * row.expansion))

@@ -77,7 +77,7 @@ def residual_group(
     stride: int = 1,
     project: bool = False,
 ) -> BlockGroup:
-    """Returns `repeats` blocks of one width; `stride` and `project` are those of the first."""
+    """Returns `repeats` blocks of one width; `stride` and `project` are for the first."""
     first = Block(kind, inputs, width, stride, options, project=project)
     others = (Block(kind, first.channels, width, 1, options) for _ in range(1, repeats))
     return BlockGroup((first, *others))

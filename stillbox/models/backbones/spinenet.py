@@ -140,7 +140,7 @@ class Node(Part):
     def __call__(
         self, maps: list[FeatureMap], *, train: bool, dropout_key: jax.Array | None
     ) -> FeatureMap:
-        """Returns a map `[B, h, w, D]` from those of all nodes before, `[B, H, W, C]`."""
+        """Returns a map `[B, h, w, D]` from the maps of all nodes before, `[B, H, W, C]`."""
         terms = [
             resample(maps[number], train=train)
             for resample, number in zip(self.resamples.values(), self.inputs, strict=True)
@@ -249,7 +249,7 @@ class Resample(Part):
         return self.expand(x, train=train)
 
 
-# Channels of a block by its level, before the scale; the stem's convolution has those of level 0.
+# Channels of a block by its level, before the scale; the stem's convolution is as level 0.
 _MBCONV_WIDTHS = {0: 8, 1: 16, 2: 24, 3: 40, 4: 80, 5: 112, 6: 112, 7: 112}
 _EXPANSION = 6
 
@@ -343,8 +343,8 @@ class SeparableResample(Part):
 
 
 def _depthwise(config: schema.SpineNetMbConv, *, block: bool = False) -> schema.ConvHyperparams:
-    own = config.block_depthwise_initializer if block else None
-    return replace(config.conv, initializer=own or config.depthwise_initializer)
+    initializer = config.block_depthwise_initializer if block else None
+    return replace(config.conv, initializer=initializer or config.depthwise_initializer)
 
 
 def _padding(config: schema.ScalePermuted) -> Padding:

@@ -66,7 +66,7 @@ class ConvLayer(nnx.Module):
     is_depthwise = False
     """Whether the kernel's channels are its last axis but one."""
     prepared: LayerKernels | None = None
-    """Transformed kernels of a model whose weights do not change; see `share_prepared_kernels`."""
+    """Transformed kernels of a model with constant weights; see `share_prepared_kernels`."""
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class SeparableConv2d(ConvLayer):
 
 
 def _dense(kernel: jax.Array) -> jax.Array:
-    """Maps a depthwise kernel `[k, k, C, M]` to that of all channels, `[k, k, C, C * M]`."""
+    """Maps a depthwise kernel `[k, k, C, M]` to a kernel of all channels, `[k, k, C, C * M]`."""
     channels = jnp.eye(kernel.shape[2], dtype=kernel.dtype)
     spread = kernel[:, :, :, None] * channels[:, :, None]
     return spread.reshape(*kernel.shape[:3], -1)
@@ -392,7 +392,7 @@ _BLOCK = 2
 class SpaceToDepthConv2d(Conv2d):
     """A convolution of odd size, stride 2 and symmetric padding over blocks of two by two pixels.
 
-    Arguments, kernel and results are those of `Conv2d`. Matrix units of accelerators multiply
+    Arguments, kernel and results are as in `Conv2d`. Matrix units of accelerators multiply
     columns of channels, and an image has three while its blocks have twelve. The kernel is padded
     by a row and a column of zeros to begin at a block.
     """

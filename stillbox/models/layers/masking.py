@@ -116,7 +116,7 @@ def _extents(x: jax.Array) -> jax.Array | None:
 
 
 def check_stride(map_shape: tuple[int, int], input_shape: tuple[int, int]) -> None:
-    """Refuses maps whose places in the input do not follow from their size.
+    """Refuses maps if their places in the input do not follow from their size.
 
     Raises:
         UserError: the stride of the map is no power of two.
@@ -133,7 +133,7 @@ def check_stride(map_shape: tuple[int, int], input_shape: tuple[int, int]) -> No
 def _align(
     x: jax.Array, axis: int, lengths: jax.Array, size: int, stride: int, fill: float
 ) -> jax.Array:
-    """Pads an axis to make windows without further padding those of each image separately."""
+    """Pads an axis so that windows without further padding are the windows of each image alone."""
     side = x.shape[axis]
     span = (-(-side // stride) - 1) * stride + size
     # Pixels before the first one, by the length of an image.

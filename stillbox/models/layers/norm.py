@@ -140,7 +140,7 @@ def normalize_groups(
 
     If devices share a batch and each group is on one of them, the statistics need no communication:
     the axis of the groups is divided as the batch was. `images` divides B; other arguments and
-    results are those of `normalize_batch`, with statistics of G groups, `[G, C]`.
+    results are as in `normalize_batch`, with statistics of G groups, `[G, C]`.
     """
     groups = x.reshape(-1, images, *x.shape[1:])
 
@@ -247,7 +247,7 @@ class NormLayer(nnx.Module):
         self.regularizer = regularizer
 
     def penalty(self) -> jax.Array:
-        """Its regularisation loss, a float32 scalar."""
+        """The regularisation loss of the layer, a float32 scalar."""
         trainable = [array[...] for array in (self.scale, self.bias) if array is not None]
         return penalty_of(self.regularizer, trainable)
 
@@ -276,7 +276,7 @@ class NormLayer(nnx.Module):
         return scale, bias
 
     def observe(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Updates the moving statistics by those of a batch `[B, H, W, C]`.
+        """Updates the moving statistics by the statistics of a batch `[B, H, W, C]`.
 
         Returns:
             Mean and biased variance of the batch, float32, `[1, 1, 1, C]`; `[B, 1, 1, C]` with
@@ -335,7 +335,7 @@ class GroupNormLayer(nnx.Module):
         self.regularizer = regularizer
 
     def penalty(self) -> jax.Array:
-        """Its regularisation loss, a float32 scalar."""
+        """The regularisation loss of the layer, a float32 scalar."""
         return penalty_of(self.regularizer, [self.scale[...], self.bias[...]])
 
     def __call__(self, x: jax.Array, activation: str, *, train: bool) -> jax.Array:

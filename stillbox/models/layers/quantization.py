@@ -1,8 +1,8 @@
 """Simulated quantisation (arXiv:1712.05877, section 3; `tf.contrib.quantize` of TF 1.x).
 
 Kernels, with batch norm folded in, and results of layers are rounded to the levels of integers of a
-few bits in a range. The range of a kernel is that of its values; the range of a result is a moving
-average over the steps.
+few bits in a range. The range of a kernel is the range of its values; the range of a result is a
+moving average over the steps.
 """
 
 import math
@@ -39,8 +39,8 @@ class FakeQuant(nnx.Module):
 
     Args:
         config: bits, symmetry, delay.
-        weights: the array is a kernel. Its range is that of its values, and it has one level less,
-            which permits symmetry. Otherwise the range is a moving average over the steps; it
+        weights: the array is a kernel. It has the range of its values, and one level less, which
+            permits symmetry. Otherwise the range is a moving average over the steps; it
             begins as 0..6, which does not enter the average.
     """
 
@@ -124,8 +124,8 @@ def _rate(step: jax.Array | None) -> jax.Array | float:
     """Returns the weight of a step's range in an average without bias towards its first value."""
     if step is None:
         return 1 - _DECAY
-    one = math.log(_DECAY)
-    return math.expm1(one) / jnp.expm1(one * (step.astype(jnp.float32) + 1))
+    log_decay = math.log(_DECAY)
+    return math.expm1(log_decay) / jnp.expm1(log_decay * (step.astype(jnp.float32) + 1))
 
 
 def _symmetric(
@@ -141,8 +141,8 @@ def fake_quant(
 ) -> jax.Array:
     """Rounds to the levels of a range, as `tf.quantization.fake_quant_with_min_max_vars`.
 
-    The range is shifted to make 0 a level, and values beyond it become its ends. The gradient is
-    that of the input inside the shifted range and 0 outside; the ends of the range have none.
+    The range is shifted to make 0 a level, and values beyond it become its ends. The input has its
+    gradient inside the shifted range and 0 outside; the ends of the range have none.
 
     Args:
         x: float32, any shape.

@@ -31,7 +31,7 @@ class FpnNeck(Part):
     """From the coarsest tap down to the finest, then from the coarsest on to coarser maps.
 
     `projection_{n}` brings tap n (from 1, fine to coarse) to the common depth. `smoothing_{n}` is
-    the 3x3 convolution after the sum of each tap but the coarsest, whose projection is a feature
+    the 3x3 convolution after the sum of each tap but the coarsest; its projection is a feature
     map as it is. `coarse_{n}` (from 1) halves the map before it.
     """
 
@@ -214,7 +214,7 @@ class BiFpnCell(Part):
     """Sums `down_{m}` of map m and the coarser one, then `up_{m}` of m and the finer one.
 
     Map 0 is the finest. An upward sum also reads the downward one of its map.
-    `channels` are those of maps that come from the backbone, None for others.
+    `channels` of maps that come from the backbone are numbers, others are None.
     """
 
     def __init__(
@@ -240,9 +240,9 @@ class BiFpnCell(Part):
             down[place] = join((maps[place], coarser), train=train)
         up = [down[0]]
         for place, join in self.up.items():
-            own = (maps[place], down[place]) if place < self.last else (maps[place],)
+            beside = (maps[place], down[place]) if place < self.last else (maps[place],)
             finer = max_pool(up[-1], 3, 2)
-            up.append(join((*own, finer), train=train))
+            up.append(join((*beside, finer), train=train))
         return up
 
 

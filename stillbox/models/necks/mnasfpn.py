@@ -25,7 +25,7 @@ class _Block(NamedTuple):
 
     inputs: tuple[int, int]
     level: int
-    """The level of the result, above that of the finest map."""
+    """The level of the result, counted from the level of the finest map."""
     size: int
     """Side of the depthwise kernel."""
     expansion: int
@@ -82,7 +82,7 @@ class MnasFpnNeck(Part):
 
 class MnasFpnCell(Part):
     """Blocks `block_{b}`, the last four beside shortcuts where channels agree.
-    `scope` is that of its operations in profiles.
+    `scope` names its operations in profiles.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class MnasFpnCell(Part):
         width, blocks = _width(config, config.depth), {}
         for number, block in enumerate(_CELL):
             inputs = tuple((before[m], levels[m] - block.level) for m in block.inputs)
-            own = f"{scope}/block_{number}"
-            blocks[number] = MnasFpnBlock(own, config, block, inputs, options)
+            block_scope = f"{scope}/block_{number}"
+            blocks[number] = MnasFpnBlock(block_scope, config, block, inputs, options)
             before.append(width)
             levels.append(block.level)
         self.blocks = Named("block_{}", blocks)
@@ -127,8 +127,8 @@ class MnasFpnCell(Part):
 
 
 class MnasFpnBlock(Part):
-    """`input_0` and `input_1` widen maps, whose activated sum goes through `separable`.
-    `inputs` are the channels of each map, and its level above that of the block.
+    """`input_0` and `input_1` widen maps; their activated sum goes through `separable`.
+    `inputs` are the channels of each map, and its level above the level of the block.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ class CombineNode(Part):
     """`block` after the combination of the inputs.
 
     `resample_0`, `resample_1` and `resample_joined_{m}` bring the inputs and each joined map m to
-    the common depth, if theirs differs. `channels` are those of the maps before the node.
+    the common depth, if theirs differs. `channels` are of the maps before the node.
     """
 
     def __init__(

@@ -83,11 +83,11 @@ def postprocess_among(
         candidates = best_of_levels(candidates, level_sizes, nms)
     if isinstance(predictions, RatedPredictions):
         quality = jax.nn.sigmoid(predictions.quality_logits)[..., None]
-        # The threshold is that of the class scores; the products have none.
+        # The threshold is for the class scores; the products have none.
         candidates = jnp.where(candidates > nms.score_threshold, candidates * quality, 0.0)
         scores, nms = scores * quality, replace(nms, score_threshold=0.0)
-    found = suppress(boxes, candidates, true_sizes, nms, input_size)
-    return found, Candidates(boxes, scores)
+    detections = suppress(boxes, candidates, true_sizes, nms, input_size)
+    return detections, Candidates(boxes, scores)
 
 
 def decode_boxes(

@@ -1,6 +1,6 @@
 """The loss `matched`: targets, two losses of each anchor, mining, normalisation.
 
-The arithmetic is that of `SSDMetaArch.loss` (`object_detection/meta_architectures`).
+The arithmetic is as in `SSDMetaArch.loss` (`object_detection/meta_architectures`).
 """
 
 import math
@@ -115,7 +115,7 @@ def _count(targets: Targets, batch: Batch, replicas: int) -> dict[str, Float32[A
     """Returns the matches and the images of each replica; padding rows are no images."""
     matches = jnp.sum(targets.box_weights, axis=1)
     values = {_MATCHES: matches, _IMAGES: jnp.asarray(batch.image_weights)}
-    return {name: jnp.sum(one.reshape(replicas, -1), axis=1) for name, one in values.items()}
+    return {name: jnp.sum(each.reshape(replicas, -1), axis=1) for name, each in values.items()}
 
 
 def _of_each_image(sums: Float32[Array, "R"], like: Float32[Array, "B 1"]) -> Float32[Array, "B 1"]:
@@ -148,7 +148,7 @@ def _normalizing_weights(
 ) -> Float32[Array, "B 1"]:
     """Returns the factors of each image's targets; the losses of `replicas` are averaged.
 
-    `images` are those of the replica of each image.
+    `images` are the images of the replica of each image.
     """
     # With the floor of 1, images without objects still train the background.
     weights = (
@@ -164,7 +164,7 @@ def _classification_losses(
 ) -> AnchorLosses:
     weights = targets.class_weights
     if loss.class_weights:
-        # `class_weights` are those of the foreground; the background, if any, keeps 1.
+        # `class_weights` are for the foreground; the background, if any, keeps 1.
         background = logits.shape[-1] - len(loss.class_weights)
         weights = weights[..., None] * jnp.asarray((1.0,) * background + loss.class_weights)
     function = implementation_of(loss.classification)

@@ -1,6 +1,6 @@
 """The loss `quality`: targets and weights follow from how well predicted boxes fit.
 
-Losses and averages are those of `mmdet/models/dense_heads`: `atss_head.py`, `gfl_head.py`,
+Losses and averages are as in `mmdet/models/dense_heads`: `atss_head.py`, `gfl_head.py`,
 `tood_head.py`.
 """
 
@@ -112,7 +112,7 @@ class _Fit(NamedTuple):
 
     matches: Int32[Array, "B A"]
     classes: Int32[Array, "B A"]
-    """Classes of the assigned boxes. Here and below, an anchor without one has those of any box."""
+    """Classes of the assigned boxes. Here and below, anchors without one have values of any box."""
     boxes: Float32[Array, "B A 4"]
     """Ground truth."""
     weights: AnchorValues
@@ -144,14 +144,14 @@ def _terms(
     aligned = _alignment(model.matcher, fit, batch.boxes.shape[1]) * matched
     weights = jax.lax.stop_gradient(_box_weights(config, fit, arrays.anchors, aligned))
     weights *= weighted
-    own = _Sums(
+    sums = _Sums(
         matched=matched.sum(),
         counted=_matches(config, weighted, images),
         weights=weights.sum(),
         aligned=(aligned * shares).sum(),
         images=images.sum(dtype=jnp.float32),
     )
-    whole = own if arrays.sums is None else arrays.sums
+    whole = sums if arrays.sums is None else arrays.sums
     box_sum = jnp.maximum(whole.weights, config.least_box_weight)
     count = jnp.maximum(whole.counted, 1.0)
 
@@ -165,14 +165,7 @@ def _terms(
         jax.nn.one_hot(fit.classes, model.num_classes, dtype=jnp.float32) * values[..., None],
         seen * shares,
     )
-    boxes = implementation_of(config.localization)(
-        config.localization,
-        fit.predicted,
-        fit.boxes,
-        weights,
-        decode=decode_for(config.localization, lambda boxes: boxes, frame.size),
-        skip_zeros=False,
-    )
+    boxes = _box_losses(config, frame, fit, weights)
     terms = {
         "classification_loss": config.classification_weight * classes.sum() / class_sum,
         "localization_loss": config.localization_weight * boxes.sum() / box_sum,
@@ -190,7 +183,7 @@ def _terms(
         target = _centerness(fit, arrays.anchors)
         entropy = sigmoid_cross_entropy(predictions.quality_logits, target) * weighted
         terms["centerness_loss"] = config.centerness_weight * entropy.sum() / count
-    return terms, own
+    return terms, sums
 
 
 def _fit(model: schema.OneStage, frame: Frame, arrays: _Arrays) -> _Fit:
@@ -226,9 +219,9 @@ def _alignment(matcher: schema.Matcher, fit: _Fit, rows: int) -> AnchorValues:
     """Returns the targets `alignment`; 0 for other matchers, which do not compare predictions."""
     if not isinstance(matcher, schema.TaskAlignedMatcher):
         return jnp.zeros_like(fit.overlaps)
-    own = jnp.take_along_axis(fit.scores, fit.classes[..., None], axis=-1, mode="clip")[..., 0]
+    assigned = jnp.take_along_axis(fit.scores, fit.classes[..., None], axis=-1, mode="clip")[..., 0]
     target = partial(alignment_targets, boxes=rows, alpha=matcher.alpha, beta=matcher.beta)
-    return jax.vmap(target)(fit.matches, own, fit.overlaps)
+    return jax.vmap(target)(fit.matches, assigned, fit.overlaps)
 
 
 def _box_weights(
@@ -255,6 +248,20 @@ def _matches(
     if config.empty_images_count:
         counts = jnp.maximum(counts, 1.0) * images
     return counts.sum()
+
+
+def _box_losses(
+    config: schema.QualityLoss, frame: Frame, fit: _Fit, weights: AnchorValues
+) -> AnchorValues:
+    losses: AnchorValues = implementation_of(config.localization)(
+        config.localization,
+        fit.predicted,
+        fit.boxes,
+        weights,
+        decode=decode_for(config.localization, lambda boxes: boxes, frame.size),
+        skip_zeros=False,
+    )
+    return losses
 
 
 def _distribution_losses(

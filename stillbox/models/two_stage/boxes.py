@@ -221,7 +221,7 @@ def sample_proposals(
     rows, valid = select_rows(sampled, size)
 
     def select(array: jax.Array) -> jax.Array:
-        return jax.vmap(lambda values, own: values[own])(array, rows)
+        return jax.vmap(lambda values, places: values[places])(array, rows)
 
     return Sample(select(proposals.boxes), valid, Targets(*map(select, targets)))
 
@@ -235,7 +235,7 @@ def box_loss(
 ) -> StageLoss:
     """Returns the loss of the sampled proposals; each image counts alike.
 
-    `images` is the number that it is divided by; None: that of the batch.
+    `images` is the number that it is divided by; None: the number of the batch.
     """
     config, targets = model.boxes, sample.targets
     assert config is not None
@@ -295,7 +295,7 @@ def detect_boxes_among(
 ) -> tuple[Detections, Candidates]:
     """Returns at most `max_total` detections an image, and the boxes of all proposals.
 
-    Those are normalised to the true images and clipped to them, each that of its best class.
+    The latter are normalised to the true images and clipped to them, each of its best class.
     The `anchors` of detections are the numbers of proposals. `true_sizes` are heights and widths of
     the images inside the network input, in pixels.
     """
@@ -311,8 +311,8 @@ def detect_boxes_among(
     existing = jnp.where(exists[..., None], scores[..., 1:], -jnp.inf)
     shared = boxes[:, :, 0] if config.share_boxes else boxes
     nms, size = config.postprocessing.nms, model.resizer.input_size
-    found = suppress(shared, existing, true_sizes, nms, size, in_pixels=True)
-    return found, Candidates(_best_boxes(boxes, scores, true_sizes), scores)
+    detections = suppress(shared, existing, true_sizes, nms, size, in_pixels=True)
+    return detections, Candidates(_best_boxes(boxes, scores, true_sizes), scores)
 
 
 def _best_boxes(

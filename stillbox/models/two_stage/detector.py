@@ -95,8 +95,8 @@ class FasterRcnnDetector(Detector):
         model, sizes = self.model, jnp.asarray(batch.true_sizes)
         pixels = jnp.tile(jnp.asarray(self.image_shape, jnp.float32), 2)
         batch = batch._replace(boxes=batch.boxes * pixels)
-        own = {_IMAGES: batch.image_count}
-        count = (own if divisors is None else divisors)[_IMAGES]
+        sums = {_IMAGES: batch.image_count}
+        count = (sums if divisors is None else divisors)[_IMAGES]
         images = jnp.asarray(batch.images)
         maps = self.features(images, sizes, train=True, dropout_key=key)
         predictions = self.predict_proposals(maps, sizes, train=True)
@@ -116,7 +116,7 @@ class FasterRcnnDetector(Detector):
         }
         metrics = {"sampled_anchors": first.positives}
         if model.boxes is None:
-            return LossOutput(terms, metrics, state, own)
+            return LossOutput(terms, metrics, state, sums)
         proposals = self.choose_proposals(predictions, anchors, sizes)
         with jax.named_scope("losses"):
             chance = jax.random.fold_in(key, _PROPOSALS)
@@ -130,7 +130,7 @@ class FasterRcnnDetector(Detector):
             "localization_loss": second.localization,
         }
         metrics |= {"sampled_proposals": second.positives}
-        return LossOutput(terms, metrics, state, own)
+        return LossOutput(terms, metrics, state, sums)
 
     def detect(self, images: jax.Array, true_sizes: jax.Array) -> Detections:
         """Returns at most `model.max_detections` objects an image; see `Detector.detect`."""
@@ -147,10 +147,9 @@ class FasterRcnnDetector(Detector):
         if self.model.boxes is None:
             sizes = jnp.tile(true_sizes.astype(jnp.float32), 2)[:, None]
             candidates = decode_proposals(predictions, anchors, self.model.proposals)
-            found = proposals._replace(
-                boxes=proposals.boxes / sizes, finite=finite_images(*predictions)
-            )
-            return found, candidates._replace(boxes=candidates.boxes / sizes)
+            finite = finite_images(*predictions)
+            normalized = proposals._replace(boxes=proposals.boxes / sizes, finite=finite)
+            return normalized, candidates._replace(boxes=candidates.boxes / sizes)
         boxes = self.predict_boxes(maps, proposals.boxes, true_sizes, train=False)
         with jax.named_scope("postprocess"):
             # Sorting and suppression are loops, which XLA would not divide by images.
@@ -194,7 +193,7 @@ class FasterRcnnDetector(Detector):
         config = self.model.proposals
         with jax.named_scope("proposals"):
             sharded = batch_shard_map(
-                lambda raw, own, windows: choose_proposals(raw, own, windows, config),
+                lambda raw, framed, windows: choose_proposals(raw, framed, windows, config),
                 ("batch",) * 3,
                 "batch",
             )

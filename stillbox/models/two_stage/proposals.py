@@ -191,8 +191,8 @@ def proposal_loss(
     """Returns the loss of a sample of the anchors.
 
     The ground truth is in pixels of the network input. Priorities are random; anchors of high
-    priority are sampled. `images` is the number that the loss is divided by; None: that of the
-    batch.
+    priority are sampled. `images` is the number that the loss is divided by; None: the number
+    of the batch.
     """
     # Without an area, an anchor is assigned to no box.
     boxes = jnp.where(anchors.usable[..., None], anchors.boxes, 0.0)

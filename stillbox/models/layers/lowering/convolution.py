@@ -66,8 +66,8 @@ def conv_unstrided(
     """Convolves `[B, H, W, C]` with `[kh, kw, C, D]` of the same type to `[B, H', W', D]`.
 
     `dilation` is the distance of the kernel's taps in pixels. `[1, 38, 50, 512]`, in block 4 of a
-    ResNet at stride 16, takes a CPU as long with a distance of 2 as with 1. `tiles` are those of
-    each pass on a CPU; none with a dilation.
+    ResNet at stride 16, takes a CPU as long with a distance of 2 as with 1. `tiles` has the sizes
+    of each pass on a CPU; none with a dilation.
     """
     plain = partial(_convolved, pads=pads, dilation=dilation)
     if tiles.forward is None:
@@ -198,10 +198,10 @@ def _kernel_gradient_by_patches(
         start = (index // row_blocks * images, index % row_blocks * rows, 0, 0)
         size = (images, rows + down[-1], width + right[-1], channels)
         seen = from_bits(jax.lax.dynamic_slice(padded, start, size), x.dtype)
-        own = jax.lax.dynamic_slice(above, start, (images, rows, width, depth))
+        part = jax.lax.dynamic_slice(above, start, (images, rows, width, depth))
         windows = [seen[:, i : i + rows, j : j + width] for i in down for j in right]
         patches = jnp.concatenate(windows, axis=-1).reshape(-1, kh * kw * channels)
-        return total + product(transposed(flat(from_bits(own, x.dtype))), patches), None
+        return total + product(transposed(flat(from_bits(part, x.dtype))), patches), None
 
     start = jnp.zeros((depth, kh * kw * channels), jnp.float32)
     total, _ = jax.lax.scan(add, start, jnp.arange(batch // images * row_blocks))
@@ -292,7 +292,7 @@ def _conv_on_cpu(padded: jax.Array, kernel: jax.Array, *, stride: int) -> jax.Ar
     if kernel.shape[2] <= _FEW_INPUT_CHANNELS:
         return _sum_of_scaled(windows, kernel)
     patches = jnp.concatenate(windows, axis=-1)
-    # Not `product`: XLA fuses consumers only with a result whose layout is not fixed.
+    # Not `product`: XLA fuses consumers only with a result without a fixed layout.
     flat_result = jnp.matmul(flat(patches), flat(kernel), preferred_element_type=jnp.float32)
     return flat_result.reshape(*patches.shape[:3], -1).astype(padded.dtype)
 

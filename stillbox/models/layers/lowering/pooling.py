@@ -138,7 +138,7 @@ def _forward_sum(x: jax.Array, size: int) -> tuple[jax.Array, None]:
 
 
 def _backward_sum(size: int, kept: None, gradient: jax.Array) -> tuple[jax.Array]:
-    # The window is symmetric: pixel a is in the window of b if b is in that of a.
+    # The window is symmetric: pixel a is in the window of b if b is in the window of a.
     return (sum_pool(gradient, size),)
 
 

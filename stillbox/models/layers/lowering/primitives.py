@@ -51,8 +51,8 @@ def per_platform(
     if lowering.platform is not None:
         forms = {"cpu": cpu, "gpu": gpu or default}
         return forms.get(lowering.platform, default)(*arrays)
-    own = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
-    result: Result = jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **own)
+    gpus = {} if gpu is None else {"cuda": gpu, "rocm": gpu}
+    result: Result = jax.lax.platform_dependent(*arrays, cpu=cpu, default=default, **gpus)
     return result
 
 
@@ -94,7 +94,7 @@ def no_inline(function: Callable[..., Result], **static: Hashable) -> Callable[.
 
 
 def computed_once(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a function of scalars, whose results a CPU computes once.
+    """Returns a function of scalars with results that a CPU computes once.
 
     XLA's CPU backend fuses a scalar expression into each loop that reads it: the cosine of a
     learning rate is then compiled for each shape of a parameter.
@@ -117,7 +117,7 @@ _MOST_TERMS = 13
 _ROWS = 8
 # Rows that a loop over rows adds in one step. More are no faster, fewer are slower.
 _STEP_ROWS = 5
-# Squares of fewer elements take no time; those of more are added up in so many blocks.
+# Squares of fewer elements take no time; squares of more are added up in so many blocks.
 _FEW_SQUARES, _BLOCKS_OF_SQUARES = 2**16, 16
 
 

@@ -190,7 +190,7 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Multiplies `[M, K]` by `[K, N]` of the same type to `[M, N]`, float32, stored by rows.
 
     XLA would choose the layout by the consumers, and has no product of bfloat16 with float32 sums
-    whose result is stored by columns.
+    that stores its result by columns.
     """
     return _by_rows(jnp.matmul(a, b, preferred_element_type=jnp.float32))
 
@@ -213,7 +213,7 @@ def transposed(a: jax.Array) -> jax.Array:
 def input_gradient(
     gradient: jax.Array, kernel: jax.Array, size: tuple[int, ...], stride: int
 ) -> jax.Array:
-    """Returns the gradient of a convolution's padded input, as a product whose rows are added up.
+    """Returns the gradient of a convolution's padded input, as a product with its rows added up.
 
     Args:
         gradient: of the output, `[B, h, w, D]`.
@@ -224,7 +224,7 @@ def input_gradient(
     Returns:
         `[B, H, W, C]` of the gradient's type.
     """
-    # They stay float32: sums of bfloat16 take three times as long.
+    # The patches stay float32: sums of bfloat16 take three times as long.
     patches = product(flat(gradient), transposed(flat(kernel)))
     patches = patches.reshape(*gradient.shape[:3], *kernel.shape[:3])
     return added_up(patches, size, stride).astype(gradient.dtype)
@@ -270,7 +270,7 @@ def _kernel_gradient(
 ) -> jax.Array:
     """Sums products of gradients and the values that each tap multiplies, row by row.
 
-    The taps are iterations of a loop, whose body XLA compiles once.
+    The taps are iterations of a loop, and XLA compiles its body once.
     """
     batch, height, width, channels = gradient.shape
     seen, above = to_bits(padded), to_bits(gradient)
@@ -286,9 +286,9 @@ def _kernel_gradient(
 
     def sums_of(group: jax.Array) -> jax.Array:
         def add(totals: list[jax.Array], index: jax.Array) -> list[jax.Array]:
-            own = row(above, index, 0, 1)
+            factors = row(above, index, 0, 1)
             return [
-                total + row(seen, index * stride + down, right, stride) * own
+                total + row(seen, index * stride + down, right, stride) * factors
                 for total, (down, right) in zip(totals, group, strict=True)
             ]
 

@@ -121,15 +121,15 @@ def rotated(kernel: jax.Array) -> jax.Array:
 def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile) -> jax.Array:
     """Returns the gradient `[3, 3, C, D]` of the kernel, of x's type, computed in float32.
 
-    `x` is the input `[B, H, W, C]`, `gradient` that of the output, `[B, H', W', D]`.
+    `x` is the input `[B, H, W, C]`, `gradient` the gradient of the output, `[B, H', W', D]`.
     """
     batch, *size, depth = gradient.shape
     back = _transposed(_KERNEL[tile])
 
     def add(total: jax.Array, arrays: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         seen = _kept(_input_tiles(arrays[0], pads, (size[0], size[1]), tile))
-        own = _kept(_gradient_tiles(arrays[1], tile))
-        products = [_outer_product(a, b) for a, b in zip(seen, own, strict=True)]
+        gradients = _kept(_gradient_tiles(arrays[1], tile))
+        products = [_outer_product(a, b) for a, b in zip(seen, gradients, strict=True)]
         columns = _stacked(_combined(back, products))  # [3, t, C, D]
         rows = _combined(back, [columns[:, row] for row in range(tile + 2)])
         return total + jnp.stack(rows), None
@@ -143,9 +143,9 @@ def kernel_gradient(x: jax.Array, gradient: jax.Array, *, pads: Pads, tile: Tile
 
 
 def _images_at_a_time(batch: int, size: tuple[int, int], channels: int, tile: int) -> int:
-    """Returns a divisor of the batch: images whose transforms the cache holds, at least one.
+    """Returns a divisor of the batch: images with transforms that the cache holds, at least one.
 
-    `size` are rows and columns of the output, `channels` those of input and output together.
+    `size` are rows and columns of the output, `channels` of input and output together.
     """
     tiles = -(-size[0] // tile) * -(-size[1] // tile)
     most = _CACHE_BYTES // (tiles * (tile + 2) ** 2 * channels * 4)
@@ -257,7 +257,7 @@ def choose_tiles(
     """Returns the tiles of a convolution without stride and dilation.
 
     `kernel_shape` is `(kh, kw, C, D)`, `size` are rows and columns of the output, and `dtype` is
-    that of input and kernel.
+    of input and kernel.
     """
     wide, narrow = _fitting_tiles(kernel_shape, size)
     if jnp.dtype(dtype) == jnp.float32:
