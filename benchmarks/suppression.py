@@ -22,6 +22,7 @@ from rich.table import Table
 from suppression_peers import IOU, MOST, ROUNDS
 
 from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms_prefix import SearchLimits
 
 SIZES = ((1917, 90), (76725, 90))
 THRESHOLDS = (1e-8, 0.05)
@@ -95,14 +96,7 @@ def own_row(boxes: Floats, scores: Floats, threshold: float) -> Row:
 
     @jax.jit
     def suppress(boxes: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = batched_nms(
-            boxes[None],
-            scores[None],
-            score_threshold=threshold,
-            iou_threshold=IOU,
-            max_per_class=MOST,
-            max_total=MOST,
-        )
+        found = batched_nms(boxes[None], scores[None], SearchLimits(threshold, IOU, MOST, MOST))
         return found.scores[0], found.count[0]
 
     arrays = jax.device_put((boxes, scores))

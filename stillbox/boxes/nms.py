@@ -233,19 +233,13 @@ def _with_row(
 def batched_nms(
     boxes: Real[ArrayLike, "B A 4"] | Real[ArrayLike, "B A C 4"],
     scores: Real[ArrayLike, "B A C"],
+    limits: SearchLimits,
     *,
-    score_threshold: float,
-    iou_threshold: float,
-    max_per_class: int,
-    max_total: int,
     clip_window: Real[ArrayLike, "B 4"] | None = None,
     frame: Real[ArrayLike, "B 4"] | None = None,
     clip_first: bool = False,
     keep_empty: bool | None = None,
     class_agnostic: bool = False,
-    drop_at_threshold: bool = False,
-    soft_sigma: float = 0.0,
-    max_candidates_per_class: int = 0,
 ) -> Detections:
     """Returns the best boxes of each image after greedy suppression in every class.
 
@@ -257,10 +251,7 @@ def batched_nms(
     Args:
         boxes: one set for all classes, or one for each; not clipped.
         scores: of the classes, without the background.
-        score_threshold: only scores strictly above are candidates.
-        iou_threshold: a box is dropped if it overlaps a better one of its class by more.
-        max_per_class: most boxes of a class, counted before clipping drops any.
-        max_total: most boxes of an image, the K of the result.
+        limits: of the search.
         clip_window: boxes are clipped to it; None: they are not.
         frame: the boxes are re-expressed so that this window becomes `[0, 0, 1, 1]`. None: they
             stay in their own.
@@ -269,33 +260,18 @@ def batched_nms(
         class_agnostic: a box is a candidate of its best class only (the lowest among equals), and
             is dropped for a better box of any class. `max_per_class` is not used; at most
             `max_total` boxes are picked, before clipping drops any.
-        drop_at_threshold: drop a box that overlaps a better one by exactly the threshold too.
-        soft_sigma: above 0, no box is dropped for its overlap. Each pick multiplies the scores of
-            its class by `exp(-iou^2 / (2 soft_sigma))` instead, and a box is dropped when its score
-            falls to `score_threshold` (arXiv:1704.04503). Scores must not be negative.
-        max_candidates_per_class: only so many boxes of a class, the best, are candidates; 0: all.
     """
     boxes, scores = jnp.asarray(boxes, jnp.float32), jnp.asarray(scores, jnp.float32)
     best_classes = None
     if class_agnostic:
         boxes, scores, best_classes = _best_class_of_each_anchor(boxes, scores)
-        max_per_class = max_total
+        limits = limits._replace(max_per_class=limits.max_total)
     if boxes.ndim == 4:
         # Classes before anchors, as the scores: a pick reads one contiguous row an image.
         boxes = boxes.swapaxes(1, 2)
     clipped, visible = _clip_boxes(boxes, clip_window, keep_empty)
     output_boxes = clipped if frame is None else change_frame(clipped, _beside(frame, clipped))
     boxes = clipped if clip_first else boxes
-
-    limits = SearchLimits(
-        score_threshold=score_threshold,
-        iou_threshold=iou_threshold,
-        max_per_class=max_per_class,
-        max_total=max_total,
-        drop_at_threshold=drop_at_threshold,
-        soft_sigma=soft_sigma,
-        max_candidates_per_class=max_candidates_per_class,
-    )
     result = search(boxes, visible, scores, limits)
     return _gather_detections(result, output_boxes, best_classes)
 

@@ -18,15 +18,24 @@ _CHUNK = 64
 
 
 class SearchLimits(NamedTuple):
-    """The settings of a search; see `nms.batched_nms`."""
+    """The settings of a search."""
 
     score_threshold: float
+    """Only scores strictly above are candidates."""
     iou_threshold: float
+    """A box is dropped if it overlaps a better one of its class by more."""
     max_per_class: int
+    """Most boxes of a class, counted before clipping drops any."""
     max_total: int
-    drop_at_threshold: bool
-    soft_sigma: float
-    max_candidates_per_class: int
+    """Most boxes of an image, the K of the result."""
+    drop_at_threshold: bool = False
+    """Drop a box that overlaps a better one by exactly the threshold too."""
+    soft_sigma: float = 0.0
+    """Above 0, no box is dropped for its overlap. Each pick multiplies the scores of its class by
+    `exp(-iou^2 / (2 soft_sigma))` instead, and a box is dropped when its score falls to
+    `score_threshold` (arXiv:1704.04503). Scores must not be negative."""
+    max_candidates_per_class: int = 0
+    """Only so many boxes of a class, the best, are candidates; 0: all."""
 
     def exceeded(self, overlaps: Float32[Array, "*B"]) -> Bool[Array, "*B"]:
         """Marks the overlaps for which a box is dropped, unless the search is soft."""

@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from stillbox.boxes.nms import batched_nms
-from stillbox.boxes.nms_prefix import sorted_candidates
+from stillbox.boxes.nms_prefix import SearchLimits, sorted_candidates
 from stillbox.boxes.structures import Detections
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of
@@ -84,21 +84,24 @@ def suppress(
         Boxes normalised to the true images and clipped to them, unless configured otherwise.
     """
     clip_window, frame = suppression_windows(true_sizes, nms, input_size, in_pixels=in_pixels)
-    detections = batched_nms(
-        boxes,
-        scores,
+    limits = SearchLimits(
         score_threshold=nms.score_threshold,
         iou_threshold=nms.iou_threshold,
         max_per_class=nms.max_per_class,
         max_total=nms.max_total,
+        drop_at_threshold=nms.drop_at_threshold,
+        soft_sigma=nms.soft_sigma,
+        max_candidates_per_class=nms.max_candidates_per_class,
+    )
+    detections = batched_nms(
+        boxes,
+        scores,
+        limits,
         clip_window=clip_window,
         frame=frame,
         clip_first=nms.clip_first,
         keep_empty=_keeps_empty(nms),
         class_agnostic=nms.class_agnostic,
-        drop_at_threshold=nms.drop_at_threshold,
-        soft_sigma=nms.soft_sigma,
-        max_candidates_per_class=nms.max_candidates_per_class,
     )
     if in_pixels and not nms.change_coordinate_frame:
         size = jnp.asarray(input_size, jnp.float32)

@@ -9,6 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
+
+from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms_prefix import SearchLimits
+from stillbox.boxes.structures import Detections
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
 
@@ -40,6 +45,12 @@ def plain_iou(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
     union = np.prod(box[2:] - box[:2]) + areas - shared
     return np.where(shared > 0, shared / np.where(shared > 0, union, 1), 0).astype(np.float32)
+
+
+def nms(boxes: ArrayLike, scores: ArrayLike, **options: Any) -> Detections:
+    """Returns the detections by `batched_nms`, with the limits of the search among the options."""
+    limits = {name: options.pop(name) for name in SearchLimits._fields if name in options}
+    return batched_nms(boxes, scores, SearchLimits(**limits), **options)
 
 
 def nms_inputs() -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stillbox.boxes import nms, nms_unrolled
-from stillbox.boxes.nms import batched_nms
 from stillbox.boxes.nms_prefix import best_candidates, top_k
 from stillbox.lowering import lowering
 from tests.boxes import golden
@@ -41,7 +40,7 @@ UNIT = np.float32([[0, 0, 1, 1]])
 
 # One program for each shape and set of options: tests that share them compile together.
 jitted_nms = jax.jit(
-    batched_nms,
+    golden.nms,
     static_argnames=(
         *OPTIONS,
         "keep_empty",
@@ -379,7 +378,7 @@ def test_varying_contents_compile_once():
     @jax.jit
     def nms(boxes, scores):
         traces.append(None)
-        return batched_nms(boxes, scores, **OPTIONS)
+        return golden.nms(boxes, scores, **OPTIONS)
 
     for factor, count in ((1.0, 4), (0.0, 0), (0.3, 3)):
         # Times .3 the scores .3 and below fall under the threshold of .1.
@@ -484,10 +483,10 @@ def test_the_search_without_loops_finds_the_same(
     boxes = boxes if boxes_of_classes else boxes[:, :, 0]
     scores = (rng.integers(0, 25, (1, anchors, 3)) / 25).astype(np.float32)  # with many ties
     options = UNROLLED | changes
-    expected = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
+    expected = jax.jit(lambda b, s: golden.nms(b, s, **options))(boxes, scores)
     with lowering(suppression="unrolled"):
-        program = jax.make_jaxpr(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
-        detections = jax.jit(lambda b, s: batched_nms(b, s, **options))(boxes, scores)
+        program = jax.make_jaxpr(lambda b, s: golden.nms(b, s, **options))(boxes, scores)
+        detections = jax.jit(lambda b, s: golden.nms(b, s, **options))(boxes, scores)
     for one, other in zip(detections, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert expected.count[0] == min(12, 3 * options["max_per_class"])
@@ -499,11 +498,11 @@ def test_the_search_without_loops_has_twenty_anchors_for_a_detection(monkeypatch
     scores = np.linspace(0.9, 0.5, 42, dtype=np.float32)[None, :, None]
     options = {**OPTIONS, "max_total": 2}
     with lowering(suppression="unrolled"):
-        assert batched_nms(boxes, scores, **options).count.tolist() == [2]
+        assert golden.nms(boxes, scores, **options).count.tolist() == [2]
         monkeypatch.setattr(nms_unrolled, "_LEAST_ANCHORS", 0)
         # The other boxes are below the best forty, of which the first suppresses the others.
-        assert batched_nms(boxes, scores, **options).count.tolist() == [1]
-        assert batched_nms(boxes[:, 1:], scores[:, 1:], **options).count.tolist() == [2]
+        assert golden.nms(boxes, scores, **options).count.tolist() == [1]
+        assert golden.nms(boxes[:, 1:], scores[:, 1:], **options).count.tolist() == [2]
 
 
 def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():
@@ -558,7 +557,7 @@ def both(monkeypatch, boxes, scores, *depths, **options):
     for few in (0, 10**6):
         monkeypatch.setattr(nms, "_FEW", few)
         monkeypatch.setattr(nms, "_DEPTHS", depths)
-        suppress = jax.jit(functools.partial(batched_nms, **options))
+        suppress = jax.jit(functools.partial(golden.nms, **options))
         found.append(jax.device_get(suppress(np.float32(boxes), np.float32(scores))))
     return found
 
@@ -684,7 +683,7 @@ def test_the_executed_reference(monkeypatch, searches, name, options):
     monkeypatch.setattr(nms, "_FEW", 0)
     boxes, scores = (array[None] for array in golden.nms_inputs())
     limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_per_class": 20, "max_total": 50}
-    found = jax.jit(functools.partial(batched_nms, **limits, **options))(boxes, scores)
+    found = jax.jit(functools.partial(golden.nms, **limits, **options))(boxes, scores)
     assert found.count.tolist() == [expected["num"]]
     np.testing.assert_array_equal(found.scores[0, :8], np.float32(expected["scores8"]))
     np.testing.assert_array_equal(found.classes[0, :8], expected["classes8"])

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float32, Int, Int32
 from stillbox.boxes.geometry import clip_to_window, extents_on_map
 from stillbox.boxes.losses import smooth_l1_loss, softmax_loss
 from stillbox.boxes.nms import batched_nms
+from stillbox.boxes.nms_prefix import SearchLimits
 from stillbox.boxes.sampling import balanced_sample
 from stillbox.boxes.structures import Batch, Detections
 from stillbox.experiment import schema
@@ -158,16 +159,19 @@ def choose_proposals(
     Boxes are in pixels of the network input and clipped to `windows`, the true images.
     """
     boxes, scores = decode_proposals(jax.lax.stop_gradient(predictions), anchors, config)
-    return batched_nms(
-        boxes,
-        jnp.where(anchors.usable[..., None], scores[..., 1:], -jnp.inf),
+    limits = SearchLimits(
         score_threshold=config.score_threshold,
         iou_threshold=config.iou_threshold,
         max_per_class=config.max_proposals,
         max_total=config.max_proposals,
+        drop_at_threshold=config.drop_at_threshold,
+    )
+    return batched_nms(
+        boxes,
+        jnp.where(anchors.usable[..., None], scores[..., 1:], -jnp.inf),
+        limits,
         clip_window=windows,
         keep_empty=config.keep_outside or None,
-        drop_at_threshold=config.drop_at_threshold,
     )
 
 
