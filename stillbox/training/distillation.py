@@ -51,7 +51,7 @@ class Teacher:
     digest: str
     """SHA-256 of its arrays."""
     experiment: schema.Experiment
-    """That it was trained by."""
+    """The teacher was trained by this experiment."""
     stored: dict[str, np.ndarray]
     """Parameters and moving statistics by path, on the host."""
 
@@ -83,18 +83,18 @@ class Teacher:
         """
         teacher = self._abstract(model.resizer, precision)
         check_shapes(teacher.params | teacher.stats, self.stored, self.source)
-        own, other = _one_stage(student), _one_stage(teacher)
-        if own.feature_shapes != other.feature_shapes:
-            what = (
+        mine, other = _one_stage(student), _one_stage(teacher)
+        if mine.feature_shapes != other.feature_shapes:
+            problem = (
                 f"the teacher has feature maps of {_spell(other.feature_shapes)} cells, and the "
-                f"model has {_spell(own.feature_shapes)}"
+                f"model has {_spell(mine.feature_shapes)}"
             )
-            raise _misfit(what, "give both the same levels of model.neck")
-        if own.anchors.shape != other.anchors.shape or not np.allclose(
-            own.anchors, other.anchors, rtol=0.0, atol=1e-6
+            raise _misfit(problem, "give both the same levels of model.neck")
+        if mine.anchors.shape != other.anchors.shape or not np.allclose(
+            mine.anchors, other.anchors, rtol=0.0, atol=1e-6
         ):
-            what = "the teacher's anchors are not those of the model"
-            raise _misfit(what, f"give the model the model.anchors of {self.source}")
+            problem = "the teacher's anchors are not those of the model"
+            raise _misfit(problem, f"give the model the model.anchors of {self.source}")
         return teacher
 
     def _abstract(self, resizer: schema.Resizer, precision: str) -> AbstractDetector:
@@ -122,15 +122,15 @@ def open_teacher(experiment: schema.Experiment, recorded: object = None) -> Teac
         theirs = checkpoint.read_experiment()
         arrays = checkpoint.parameters(prefer_ema=theirs.evaluation.use_ema)
     except UserError as error:
-        what = f"the teacher cannot be read: {error.where}: {error.what}"
-        raise _misfit(what, f"{_elsewhere(known)}; {error.fix or _WITHOUT}") from error
+        problem = f"the teacher cannot be read: {error.where}: {error.what}"
+        raise _misfit(problem, f"{_elsewhere(known)}; {error.fix or _WITHOUT}") from error
     source = f"{path}, step {checkpoint.step}"
     refuse_misfit(experiment.model, theirs.model)
     check_finite(arrays, source)
     teacher = Teacher(source, checkpoint.step, array_digest(arrays), theirs, arrays)
     if known and known != teacher.identity:
-        what = f"the run began with another teacher: the weights of {source} have changed since"
-        raise _misfit(what, f"{_elsewhere(known)}, or train into a new model directory")
+        problem = f"the run began with another teacher: the weights of {source} have changed since"
+        raise _misfit(problem, f"{_elsewhere(known)}, or train into a new model directory")
     return teacher
 
 
@@ -140,10 +140,10 @@ def without_teacher(experiment: schema.Experiment) -> schema.Experiment:
 
 
 def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
-    """Refuses a teacher whose configuration gives it other distributions than the model.
+    """Refuses a teacher that predicts other distributions than the model, by its configuration.
 
     Raises:
-        UserError: it has none, or has others.
+        UserError: the teacher predicts none, or others.
     """
     theirs = getattr(teacher, "box_coder", None)
     if not isinstance(teacher, schema.OneStage) or not isinstance(
@@ -151,13 +151,13 @@ def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
     ):
         kind = getattr(theirs, "kind", None)
         coder = f"has the box coder {kind}" if kind else f"is a {teacher.kind}"
-        what = f"the teacher {coder}, and predicts no distributions of boxes"
-        raise _misfit(what, "give a detector with the box coder distribution, such as of gfl")
+        problem = f"the teacher {coder}, and predicts no distributions of boxes"
+        raise _misfit(problem, "give a detector with the box coder distribution, such as of gfl")
     if not isinstance(student, schema.OneStage):
         return  # refused by the rules
-    own = student.box_coder
+    coder_of_student = student.box_coder
     for name, word in (("longest", "greatest distance"), ("units_in_anchor", "units in an anchor")):
-        mine, other = getattr(own, name, None), getattr(theirs, name)
+        mine, other = getattr(coder_of_student, name, None), getattr(theirs, name)
         if mine != other:
             bins = f" ({other + 1} bins)" if name == "longest" else ""
             raise _misfit(
@@ -166,19 +166,21 @@ def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
             )
     size, other_size = student.resizer.input_size, teacher.resizer.input_size
     if size != other_size:
-        what = (
+        problem = (
             f"the teacher was trained at {_spell([other_size])} pixels, and the model's input has "
             f"{_spell([size])}"
         )
-        raise _misfit(what, "give both the same model.resizer")
+        raise _misfit(problem, "give both the same model.resizer")
     shown, other_shown = _shown(student.resizer), _shown(teacher.resizer)
     if shown != other_shown:
-        what = f"the teacher was trained on images that are {other_shown}, and the model's {shown}"
-        raise _misfit(what, "give both the same model.resizer")
+        problem = (
+            f"the teacher was trained on images that are {other_shown}, and the model's {shown}"
+        )
+        raise _misfit(problem, "give both the same model.resizer")
 
 
 def _shown(resizer: schema.Resizer) -> str:
-    """Returns how images fill the input of a network: the teacher sees those of the model."""
+    """Returns how images fill the input of a network; the teacher sees the model's images."""
     if isinstance(resizer, schema.FixedShapeResizer):
         return "stretched to the input"
     padding = getattr(resizer, "pad_value", ())
@@ -216,5 +218,5 @@ def _elsewhere(known: dict[str, object]) -> str:
     return f"{place} names where step {known['step']} of it is now" if "step" in known else place
 
 
-def _misfit(what: str, fix: str) -> UserError:
-    return UserError(what, where=FIELD, fix=fix)
+def _misfit(problem: str, fix: str) -> UserError:
+    return UserError(problem, where=FIELD, fix=fix)

@@ -30,9 +30,9 @@ def set_length(
 
     Args:
         read: the experiment with its overrides, not yet checked against the rules.
-        overrides: those that `read` has; fields of the optimiser, of augmentations and of rounding
-            that they set are not stretched.
-        steps: number of steps of the run; None: that of `read`.
+        overrides: the overrides in `read`; fields of the optimiser, of augmentations and of
+            rounding that they set are not stretched.
+        steps: number of steps of the run; None: as `read` says.
         epochs: passes over the training records, in place of `steps`.
 
     Raises:

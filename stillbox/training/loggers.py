@@ -1,7 +1,7 @@
 """Receivers of a run's metrics: TensorBoard's event files, Weights & Biases and MLflow.
 
-An event file is a TFRecord file of `Event` messages. It is written without a library, whose writer
-thread would end on a full disk without ending the run. Source:
+An event file is a TFRecord file of `Event` messages. It is written without a library: the
+library's writer thread would end on a full disk without ending the run. Source:
 tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto.
 """
 
@@ -117,7 +117,7 @@ class Logger(Protocol):
     def evaluation(
         self, scores: Mapping[str, float], original: Mapping[str, float], step: int
     ) -> None:
-        """Records scores by their names in the history, and by those of the original."""
+        """Records scores by their names in the history, and by the names of the original."""
 
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Records a picture, `[H, W, 3]` uint8."""
@@ -171,7 +171,7 @@ _EVENT_NAMES = {
 
 
 def as_evaluation(scores: Mapping[str, float]) -> dict[str, float]:
-    """Returns scores under names that differ from those of training: `evaluation/AP`."""
+    """Returns scores under names that no metric of training has: `evaluation/AP`."""
     return {f"evaluation/{name}": value for name, value in scores.items()}
 
 
@@ -225,10 +225,10 @@ def _open_tracker(name: str, directory: Path, experiment: schema.Experiment) -> 
     try:
         tracker, run = _TRACKERS[name](directory, experiment, runs.get(name))
     except Exception as error:
-        what = f"{name} does not take the run: {str(error) or type(error).__name__}"
+        problem = f"{name} does not take the run: {str(error) or type(error).__name__}"
         known = f"; if its run is gone there, delete {directory / _RUNS}: a new one is begun then"
         fix = _FIXES[name] + known * (name in runs)
-        raise UserError(what, where="train.loggers", fix=fix) from error
+        raise UserError(problem, where="train.loggers", fix=fix) from error
     if runs.get(name) != run:
         replace_durably(directory / _RUNS, json.dumps(runs | {name: run}))
     return QueuedLogger(tracker, name)
@@ -261,14 +261,14 @@ class _WandbRun:
 
     def __init__(self, run: _WandbApi, image_type: Callable[[np.ndarray], object]) -> None:
         self._run, self._image_type = run, image_type
-        # W&B's own steps only rise; those of a resumed run go back to its checkpoint.
+        # W&B's own steps only rise; the steps of a resumed run go back to its checkpoint.
         run.define_metric("*", step_metric="step")
 
     @classmethod
     def open(
         cls, directory: Path, experiment: schema.Experiment, run: str | None
     ) -> tuple["_WandbRun", str]:
-        """Starts a run, or goes on with the one of this id; returns it with its id."""
+        """Starts a run, or goes on with the run of this id; returns the run and its id."""
         wandb = import_extra("wandb", "wandb")
         run = os.environ.get("WANDB_RUN_ID") or run or uuid.uuid4().hex
         opened = wandb.init(
@@ -314,7 +314,7 @@ class _MlflowRun:
     def open(
         cls, directory: Path, experiment: schema.Experiment, run: str | None
     ) -> tuple["_MlflowRun", str]:
-        """Starts a run, or goes on with the one of this id; returns it with its id."""
+        """Starts a run, or goes on with the run of this id; returns the run and its id."""
         client = import_extra("mlflow", "mlflow").MlflowClient()
         entities = import_extra("mlflow.entities", "mlflow")
         if run is not None:

@@ -88,7 +88,7 @@ def train(
     Args:
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
-        loggers: besides those of the experiment, in the first process.
+        loggers: added to the experiment's loggers, in the first process.
 
     Raises:
         UserError: experiment, data or directory cannot be used; nothing has been written then.
@@ -149,7 +149,7 @@ class Run:
         job.require_same("model directory", f"step {self._first}", fix=_SHARED)
         job.require_same("experiment", to_yaml(store_paths(experiment, place.folder)), fix=_SAME)
         self._finished = self._stop_at is not None and self._first >= self._stop_at
-        # A finished run needs no teacher, whose folder may be gone.
+        # A finished run needs no teacher, and the teacher's folder may be gone.
         learning = without_teacher(experiment) if self._finished else experiment
         teacher = self._teacher = open_teacher(learning, recorded_teacher(previous))
         job.require_same("teacher", str(teacher and teacher.identity), fix=_SAME)
@@ -335,7 +335,7 @@ class Run:
             # The first step is reported at once, because the loop waits for it anyway.
             metrics = self._guard.pop(leave=0 if kept or step == self._first + 1 else 1)
         moment = Moment(step, self._state, metrics, kept, asked)
-        return next(filter(None, (one.after(moment) for one in self._observers)), "")
+        return next(filter(None, (observer.after(moment) for observer in self._observers)), "")
 
     def _waiting_for_others(self) -> AbstractContextManager[object]:
         return self._stalls.waiting(_OTHERS) if jax.process_count() > 1 else nullcontext()

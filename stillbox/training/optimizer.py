@@ -331,7 +331,7 @@ def is_norm(path: str) -> bool:
 def groups_of(
     optimizer: schema.Optimizer, paths: Iterable[str]
 ) -> dict[str, schema.ParameterGroup]:
-    """Returns the first group whose pattern is found in a path, for each path that has one.
+    """Returns the first group with a pattern in a path, for each path that has such a group.
 
     Raises:
         UserError: a group would have no parameter.
@@ -339,16 +339,16 @@ def groups_of(
     left = dict.fromkeys(paths, "")
     chosen: dict[str, schema.ParameterGroup] = {}
     for group in optimizer.groups:
-        ((_, found),) = found_in([group.pattern], left, _WHERE)
-        if not found:
+        ((_, matching),) = found_in([group.pattern], left, _WHERE)
+        if not matching:
             raise UserError(
                 f"the pattern {group.pattern!r} matches no parameter that is trained and in no "
                 "earlier group",
                 where=_WHERE,
                 fix=f"paths look like {', '.join(sorted(left)[:3])}",
             )
-        chosen |= dict.fromkeys(found, group)
-        left = {path: "" for path in left if path not in found}
+        chosen |= dict.fromkeys(matching, group)
+        left = {path: "" for path in left if path not in matching}
     return chosen
 
 
@@ -405,15 +405,15 @@ def _depths(paths: Iterable[str], layers: Sequence[str]) -> dict[str, int]:
 def decay_factors(optimizer: schema.AdamW, paths: Iterable[str]) -> Mapping[str, float]:
     """Returns the factor of the weight decay of each parameter.
 
-    A group with a factor of its own takes the place of those of norms, biases and level scales, as
+    The factor of a group takes the place of the factors of norms, biases and level scales, as
     `custom_keys` do in mmengine (`optim/optimizer/default_constructor.py`).
     """
     paths = list(paths)
     groups = groups_of(optimizer, paths)
     factors = {}
     for path in paths:
-        own = groups[path].decay_multiplier if path in groups else None
-        factors[path] = _decay_of_kind(optimizer, path) if own is None else own
+        factor = groups[path].decay_multiplier if path in groups else None
+        factors[path] = _decay_of_kind(optimizer, path) if factor is None else factor
     return factors
 
 

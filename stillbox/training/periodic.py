@@ -106,8 +106,8 @@ class PeriodicEvaluation:
             claim_files(context.directory.path, shown, known=shown if step else ())
         if summaries.evaluations() and (changed := self._changed_since(step, context.directory)):
             aside = summaries.set_evaluations_aside()
-            what = f"later scores are not comparable with those so far, which are now in {aside}"
-            context.progress.say("\n    ".join([f"warning: {what}:", *changed]))
+            problem = f"later scores are not comparable with those so far, which are now in {aside}"
+            context.progress.say("\n    ".join([f"warning: {problem}:", *changed]))
         done = dict(summaries.evaluations())
         self._done = len(done)
         self.scores = done.get(step)
@@ -118,8 +118,8 @@ class PeriodicEvaluation:
         """Returns what has changed in the scoring since a checkpoint was written."""
         checkpoint, identity = directory.checkpoint(step), self.identity
         before, now = (
-            store_paths(one, directory.path)
-            for one in (checkpoint.read_experiment(), self._experiment)
+            store_paths(experiment, directory.path)
+            for experiment in (checkpoint.read_experiment(), self._experiment)
         )
         changed = changed_scoring(before, now, apart_from=_MAY_CHANGE)
         # Older checkpoints do not hold it.
@@ -214,7 +214,7 @@ class PeriodicEvaluation:
             directory.mark_best(step, metric, value)
 
     def _pictures(self, result: EvaluationResult, folder: Path) -> Iterator[np.ndarray]:
-        """Yields the pictures for TensorBoard, and exports those of the settings."""
+        """Yields the pictures for TensorBoard, and exports the pictures of the settings."""
         assert self._dataset is not None
         source, names = self._dataset.source, self._dataset.class_names
         if self._settings.pictures_directory:

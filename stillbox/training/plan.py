@@ -28,7 +28,7 @@ class TrainPlan:
     replicas: int
     """Equal parts of a batch that "per replica" means."""
     model: schema.Model
-    """The experiment's model, whose batch norms have a group for each replica."""
+    """The experiment's model; its batch norms have a group for each replica."""
     detector: AbstractDetector
     trainable: frozenset[str]
     """Paths of the parameters that the step changes."""

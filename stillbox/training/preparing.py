@@ -51,18 +51,20 @@ def check_memory(steps: Sequence[jax.stages.Compiled]) -> str:
     Raises:
         UserError: it needs more memory than is free.
     """
-    analyses = [found for step in steps if (found := step.memory_analysis()) is not None]
+    analyses = [analysis for step in steps if (analysis := step.memory_analysis()) is not None]
     if not analyses:
         return "compiled"
     # The programs of all input sizes run one after the other, and share their memory.
     refuse_program_shortage(
-        max(one.temp_size_in_bytes for one in analyses),
+        max(analysis.temp_size_in_bytes for analysis in analyses),
         "the compiled train step",
         where="train.batch_size",
         fix="raise train.accumulation_steps, lower train.batch_size or the size of model.resizer, "
         "or end other programs; on a CPU, bfloat16 takes as much memory as float32",
     )
-    peak = max(one.temp_size_in_bytes + one.argument_size_in_bytes for one in analyses)
+    peak = max(
+        analysis.temp_size_in_bytes + analysis.argument_size_in_bytes for analysis in analyses
+    )
     return f"compiled; the step needs {size_text(peak)} on each device"
 
 
@@ -73,7 +75,7 @@ def open_directory(
     first: int,
     lock: DirectoryLock | None,
 ) -> ModelDirectory:
-    """Creates or opens the model directory, whose newest checkpoint is that of step `first`."""
+    """Creates or opens the model directory; its newest checkpoint belongs to step `first`."""
     with job.main_process_first():
         directory = ModelDirectory.create(
             place.folder,
@@ -87,8 +89,8 @@ def open_directory(
         )
     if (directory.latest_step() or 0) != first:
         directory.close()
-        what = "another run wrote a checkpoint while this one was starting"
-        raise UserError(what, where=str(place), fix="run this again")
+        problem = "another run wrote a checkpoint while this one was starting"
+        raise UserError(problem, where=str(place), fix="run this again")
     return directory
 
 
@@ -116,7 +118,7 @@ def describe_run(
         f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
     )
     if len(programs) > 1:
-        sizes = ", ".join(sides_text(one.input_size) for one in programs)
+        sizes = ", ".join(sides_text(program.input_size) for program in programs)
         yield f"input sizes {sizes}: one of them for each step, each compiled once"
     before = replicas_before(place.folder, int(start.state.step), experiment)
     if before not in (None, program.replicas):

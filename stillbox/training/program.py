@@ -117,19 +117,21 @@ def train_programs(
 ) -> tuple[TrainProgram, ...]:
     """Returns the training step for each input size that the experiment is trained at.
 
-    The arguments are those of `plan_training`. The steps share one state.
+    The arguments are as in `plan_training`. The steps share one state.
 
     Raises:
         UserError: as `plan_training`, or the parameters depend on the size.
     """
     first, *others = (
-        train_program(plan_training(one, mesh, teacher)) for one in experiment.at_input_sizes
+        train_program(plan_training(sized, mesh, teacher)) for sized in experiment.at_input_sizes
     )
     for other in others:
         if other.state != first.state or other.trainable != first.trainable:
-            sizes = " and ".join(sides_text(one.input_size) for one in (first, other))
-            what = f"the model has other parameters at the input sizes {sizes}"
-            raise UserError(what, where="train.input_sizes", fix="give one size, as model.resizer")
+            sizes = " and ".join(sides_text(program.input_size) for program in (first, other))
+            problem = f"the model has other parameters at the input sizes {sizes}"
+            raise UserError(
+                problem, where="train.input_sizes", fix="give one size, as model.resizer"
+            )
     return first, *others
 
 

@@ -155,12 +155,12 @@ class RunProgress:
         # The bar shares this console, so that the line appears above it.
         self._console.print(text, soft_wrap=True, markup=False)
 
-    def doing(self, what: str) -> None:
+    def doing(self, activity: str) -> None:
         """Shows the present activity."""
         if self._line:
-            self._line.doing, self._line.rest = what, ()
+            self._line.doing, self._line.rest = activity, ()
         else:
-            self.say(f"... {what}")
+            self.say(f"... {activity}")
 
     def at(self, step: int, seconds_left: float | None = None) -> None:
         """Moves the bar; `seconds_left` is None if it is unknown or the run has no end."""

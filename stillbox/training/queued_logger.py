@@ -87,5 +87,5 @@ class QueuedLogger:
                 self._failed = True
                 self._warn(f"has failed and gets no more of this run: {error}")
 
-    def _warn(self, what: str) -> None:
-        print(f"warning: {self._name} {what}", file=sys.stderr, flush=True)
+    def _warn(self, trouble: str) -> None:
+        print(f"warning: {self._name} {trouble}", file=sys.stderr, flush=True)

@@ -59,7 +59,7 @@ def forecast(
     costs: list[Any] = [step.cost_analysis() or {} for step in steps]
     # The analysis counts one round of a loop.
     flops, traffic = (
-        rounds * sum(float(one.get(name, 0)) for one in costs) / len(costs)
+        rounds * sum(float(cost.get(name, 0)) for cost in costs) / len(costs)
         for name in ("flops", "bytes accessed")
     )
     device = jax.local_devices()[0]
@@ -67,7 +67,7 @@ def forecast(
     figures = _processors() if cpu else figures_of(device.device_kind)
     if flops <= 0 or figures is None:
         return None
-    # Published rates are those of bfloat16; products of float32 take twice as long.
+    # Published rates are for bfloat16; products of float32 take twice as long.
     work = flops * (1 if cpu or precision == "bfloat16" else 2)
     roof = estimate(figures, flops=work, traffic=traffic, collective=0, devices=devices)
     least, most = _ON_PROCESSORS if cpu else _ON_ACCELERATORS
@@ -127,7 +127,7 @@ class Stretch:
     """Rows of their batches."""
     steps: int
     seconds: float
-    """Their time, without pauses."""
+    """Time of the steps, without pauses."""
     waited: tuple[float, ...]
     """Seconds of it that steps waited for the batch of each process."""
 
@@ -341,11 +341,11 @@ class StepReport(RunObserver):
         )
         self._progress.say(totals.peak_memory.describe())
         # Each process reads a part of the records.
-        own = f"process {jax.process_index()}: " if jax.process_count() > 1 else ""
-        self._progress.say(f"{own}{self._loader.stats.summary()}")
+        process = f"process {jax.process_index()}: " if jax.process_count() > 1 else ""
+        self._progress.say(f"{process}{self._loader.stats.summary()}")
         self._describe_cache(again=True)
         for line in self._loader.dataset.source.problems.lines():
-            self._progress.say(f"{own}{line}")
+            self._progress.say(f"{process}{line}")
         return totals
 
     def _say_waiting(self, done: int) -> None:

@@ -72,9 +72,9 @@ _FOLLOWING = {
 
 def another_directory(directory: Path) -> str:
     """Returns the remedy for what does not belong to the run in a directory."""
-    own = shlex.quote(str(directory))
+    quoted = shlex.quote(str(directory))
     return (
-        f"or take a new {Parameter('model_dir')}; `{Parameter('weights', f'{own}')}` there "
+        f"or take a new {Parameter('model_dir')}; `{Parameter('weights', f'{quoted}')}` there "
         "begins with the weights of this run"
     )
 
@@ -106,16 +106,16 @@ def find_previous(
         UserError: the directory belongs to a different experiment or to different data.
     """
     directory = place.folder
-    found = ModelDirectory.open(directory) if is_model_directory(directory) else None
-    latest = found.latest_step() if found else None
-    if found is None or latest is None:
+    store = ModelDirectory.open(directory) if is_model_directory(directory) else None
+    latest = store.latest_step() if store else None
+    if store is None or latest is None:
         return None
     # Users may edit the copies beside the checkpoints; they are not compared.
     with _way_out(place, latest):
-        checkpoint = found.checkpoint(latest)
+        checkpoint = store.checkpoint(latest)
     _refuse_other_experiment(experiment, checkpoint, directory)
     _refuse_other_data(dataset, checkpoint, directory)
-    return ResumePoint(place, found, latest)
+    return ResumePoint(place, store, latest)
 
 
 def require_weights(experiment: schema.Experiment) -> None:
@@ -134,7 +134,7 @@ def start_run(
     """Chooses the initial weights by the first of three cases that applies. Nothing is written.
 
     1. The model directory holds a checkpoint: resume from the newest; `fine_tune` has no effect.
-    2. `train.fine_tune.checkpoint` is given: fresh weights, then those of the checkpoint.
+    2. `train.fine_tune.checkpoint` is given: fresh weights, then the checkpoint's.
     3. Neither: fresh weights.
 
     Raises:
@@ -200,7 +200,7 @@ def _way_out(place: ModelPlace, step: int) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        older = [one for one in place.steps() if one < step]
+        older = [other for other in place.steps() if other < step]
         folder = place.folder / CHECKPOINTS / str(step)
         raise UserError(
             f"the newest checkpoint cannot be resumed from: {error.what}",
@@ -217,35 +217,35 @@ def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) 
     stored = loader if isinstance(loader, dict) else {}
     before, files = stored.get("records"), dataset.source.fingerprint()
     if before != now:
-        what = f"the number of training records was {before} and is {now}"
+        problem = f"the number of training records was {before} and is {now}"
     # Older checkpoints do not hold it.
     elif stored.get("files", files) != files:
-        what = "the training records are in files of other names or sizes"
+        problem = "the training records are in files of other names or sizes"
     elif LabelMap.from_text(previous.label_map, str(previous.folder)) != dataset.label_map:
-        what = "the label map of the training records is another one"
+        problem = "the label map of the training records is another one"
     else:
         return
-    what = f"the model directory holds checkpoints of different data: {what}"
+    problem = f"the model directory holds checkpoints of different data: {problem}"
     begun = "give the records and the label map that it was begun with"
-    raise UserError(what, where=str(directory), fix=f"{begun}, {another_directory(directory)}")
+    raise UserError(problem, where=str(directory), fix=f"{begun}, {another_directory(directory)}")
 
 
 def _refuse_other_experiment(
     experiment: schema.Experiment, previous: Checkpoint, directory: Path
 ) -> None:
     before = store_paths(previous.read_experiment(), directory)
-    found = [
+    changes = [
         change
         for change in differences(before, store_paths(experiment, directory))
         if not change[0].startswith(_FREE_TO_CHANGE)
     ]
-    changed = [f"{path}: {old!r} -> {new!r}" for path, old, new in found]
+    changed = [f"{path}: {old!r} -> {new!r}" for path, old, new in changes]
     if changed:
         raise UserError(
             "the model directory holds checkpoints of a different experiment:\n    "
             + "\n    ".join(changed),
             where=str(directory),
-            fix=f"{_undoing(found)}, {another_directory(directory)}",
+            fix=f"{_undoing(changes)}, {another_directory(directory)}",
         )
 
 

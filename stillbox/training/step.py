@@ -61,10 +61,10 @@ def accumulated_gradient(
     over them keeps the activations of one.
 
     Terms of a loss are divided by sums over images, such as the number of matches. A first pass
-    collects these sums, and the second one divides by those of the whole batch; with divisors, the
-    objectives of the pieces add up to that of the whole. Where the sums follow from the ground
-    truth, the compiler removes the network from the first pass. Statistics of batch norm are those
-    of a micro-batch, and moving ones move once a micro-batch.
+    collects the sums of the whole batch, and the second one divides by them; with divisors, the
+    objectives of the pieces add up to the objective of the whole. Where the sums follow from the
+    ground truth, the compiler removes the network from the first pass. Batch norm takes the
+    statistics of a micro-batch, and moving ones move once a micro-batch.
     """
     gradient_of = jax.value_and_grad(objective, has_aux=True)
     if parts == 1:
@@ -87,7 +87,7 @@ def accumulated_gradient(
     divisors = _summed(jax.lax.scan(count, whole.stats, numbers)[1])
     zeros = jax.tree.map(jnp.zeros_like, params)
     (gradient, stats), seen = jax.lax.scan(add_piece, (zeros, whole.stats), numbers)
-    # The state of the loss is computed from the divisors of the whole, or is that of the last part.
+    # The last part has the state of the loss: from the divisors of the whole, or from this part.
     loss = {name: values[-1] for name, values in seen.loss.items()}
     return gradient, Seen(_summed(seen.metrics), stats, loss, divisors)
 
@@ -109,7 +109,7 @@ def _piece(
 
 
 def _summed(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    return {name: jnp.sum(one, axis=0) for name, one in values.items()}
+    return {name: jnp.sum(parts, axis=0) for name, parts in values.items()}
 
 
 class StepFunction(Protocol):
@@ -138,8 +138,8 @@ def make_train_step(
     Args:
         trainable: paths of the parameters to change; the others are frozen.
         replicas: equal parts of a batch, if the loss is normalised per replica.
-        teacher_graph: static part of the teacher that `train.distillation` names, whose arrays the
-            function then takes too.
+        teacher_graph: static part of the teacher that `train.distillation` names; the function
+            then takes the teacher's arrays too.
         backbone_layers: `Backbone.layers` of the model, for `backbone_layer_decay`.
     """
     optimizer = build_optimizer(train, backbone_layers)

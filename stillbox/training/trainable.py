@@ -26,20 +26,20 @@ def select_trainable(
     if train.freeze:
         trainable -= _matching(paths, reference_names, train.freeze, "train.freeze")
     if not trainable:
-        what = "no parameter is left to train"
+        problem = "no parameter is left to train"
         fix = f"freeze fewer: for example {Setting('train.freeze', ['^backbone'])}"
-        raise UserError(what, where="train.freeze, train.trainable", fix=fix)
+        raise UserError(problem, where="train.freeze, train.trainable", fix=fix)
     return trainable
 
 
 def _matching(
     paths: frozenset[str], names: Mapping[str, str], patterns: Iterable[str], where: str
 ) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
+    matching: frozenset[str] = frozenset()
     named = {path: names.get(path, "") for path in paths}
     for pattern, matches in found_in(patterns, named, where):
         if not matches:
             fix = f"paths look like {', '.join(sorted(paths)[:3])}"
             raise UserError(f"the pattern {pattern!r} matches no parameter", where=where, fix=fix)
-        found |= matches
-    return found
+        matching |= matches
+    return matching

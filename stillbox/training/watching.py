@@ -111,9 +111,9 @@ class CheckpointScorer:
         )
         changed = changed_scoring(before, self._stored())
         if changed:
-            what = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
+            problem = "the folder holds scores of other settings:\n    " + "\n    ".join(changed)
             fix = "undo the changes, write into another folder, or remove this one"
-            raise UserError(what, where=str(self._output), fix=fix)
+            raise UserError(problem, where=str(self._output), fix=fix)
 
     def _stored(self) -> schema.Experiment:
         return store_paths(self._experiment, self._directory)
@@ -181,7 +181,7 @@ class WatchPolicy:
     once: bool = False
     """Score the newest checkpoint and end."""
     existing: bool = False
-    """Score all existing checkpoints, oldest first, and end. That of step 0 is skipped."""
+    """Score all existing checkpoints, oldest first, and end. Step 0 is skipped."""
     last_step: int = 0
     """End after the checkpoint of this step or a later one; 0: no such step."""
     timeout: float | None = None
@@ -237,12 +237,12 @@ class CheckpointWatcher:
             KeyboardInterrupt: everything scored so far is kept.
         """
         if jax.process_count() > 1 and not (self._patience.once or self._patience.existing):
-            what = "several processes cannot wait for checkpoints together"
+            problem = "several processes cannot wait for checkpoints together"
             fix = "start one process; it uses all devices of its machine"
-            raise UserError(what, where=str(self._directory), fix=fix)
+            raise UserError(problem, where=str(self._directory), fix=fix)
         if self._output.resolve() == self._directory.resolve():
-            what = "the model directory has the history of the training itself"
-            raise UserError(what, where=str(self._output), fix="write into another folder")
+            problem = "the model directory has the history of the training itself"
+            raise UserError(problem, where=str(self._output), fix="write into another folder")
         make_folder(self._output, below=self._directory)
         self._scorer.refuse_other_settings()
         so_far = read_history(self._output / HISTORY).evaluations
@@ -297,7 +297,7 @@ class CheckpointWatcher:
                 time.sleep(max(began + patience.interval - time.monotonic(), 0.0))
 
     def _existing_steps(self, known: list[int]) -> Iterator[int]:
-        """Yields every checkpoint but that of step 0 that is not scored yet."""
+        """Yields the step of every checkpoint that is not scored yet, but for step 0."""
         store, seen = ModelDirectory.open(self._directory), {0}
         # The list is read again after each scoring, because training may have written more.
         while steps := broadcast([step for step in store.steps() if step not in seen]):
@@ -357,18 +357,18 @@ class CheckpointWatcher:
 def _model_directory(path: Path) -> Path:
     """Returns the model directory of a path; it need not exist yet."""
     if url := url_of(path):
-        what = "new checkpoints are looked for in a folder of this machine"
-        raise UserError(what, where=url, fix=f"`stillbox evaluate {url}` scores the best one")
+        problem = "new checkpoints are looked for in a folder of this machine"
+        raise UserError(problem, where=url, fix=f"`stillbox evaluate {url}` scores the best one")
     if path.name == "checkpoints" and (is_model_directory(path.parent) or not path.exists()):
         return path.parent
     if is_model_directory(path):
-        # It may have checkpoints of TensorFlow beside its own.
+        # A model directory may have checkpoints of TensorFlow beside its own.
         return path
     prefixes = sorted(str(entry).removesuffix(".index") for entry in path.glob("*.index"))
     if prefixes:
-        what = "these are checkpoints of TensorFlow, not of a run of stillbox"
+        problem = "these are checkpoints of TensorFlow, not of a run of stillbox"
         fix = f"score one of them: {Command('evaluate', 'CONFIG', weights=f'{prefixes[-1]}')}"
-        raise UserError(what, where=str(path), fix=fix)
+        raise UserError(problem, where=str(path), fix=fix)
     if path.exists() and not is_model_directory(path):
         # The folder may hold results of an evaluation that started before training.
         others = [entry for entry in path.glob("*") if not entry.name.startswith(BESIDE)]
