@@ -59,19 +59,19 @@ async def _detect(request: Request) -> Response:
         del body
         if kind != "json":
             return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
-        found, size = await engine.detect_upright(file)
+        raw, size = await engine.detect_upright(file)
         # The pixels are left out: only their size is needed.
         blank = np.broadcast_to(np.uint8(0), (*size, 3))
-        detections = engine.predictor.detections(blank, found, name)
+        detections = engine.predictor.detections(blank, raw, name)
         return bodies.AsciiJson(selection.of(detections).to_dict())
 
     return await engine.respond(request, respond)
 
 
 def _draw(
-    predictor: Predictor, selection: Selection, kind: str, pixels: Pixels, found: RawDetections
+    predictor: Predictor, selection: Selection, kind: str, pixels: Pixels, raw: RawDetections
 ) -> Response:
-    shown = selection.of(predictor.detections(pixels, found))
+    shown = selection.of(predictor.detections(pixels, raw))
     picture = np.asarray(shown.draw(selection.min_score))
     encoding = cast(Literal["PNG", "JPEG"], kind.upper())
     return Response(picture_bytes(picture, encoding), media_type=f"image/{kind}")

@@ -38,7 +38,7 @@ class BatchRun(NamedTuple):
 
 class _Job(NamedTuple):
     prepared: Prepared
-    found: "Future[RawDetections]"
+    result: "Future[RawDetections]"
     since: float
 
 
@@ -130,21 +130,21 @@ class Batcher:
         with ThreadPoolExecutor(threads) as pool:
             began = time.perf_counter()
             work = [pool.submit(self._time, images) for _ in range(threads * runs)]
-            for one in work:
-                one.result()
+            for run in work:
+                run.result()
             return time.perf_counter() - began
 
     def _time(self, images: Sequence[Prepared]) -> float:
         began = time.perf_counter()
-        found = self._backend.run(images)
-        if not all(one.finite for one in found):
+        results = self._backend.run(images)
+        if not all(result.finite for result in results):
             raise not_finite("a blank image")
         return time.perf_counter() - began
 
     @property
     def alive(self) -> bool:
         """Whether the threads of the model are running."""
-        return bool(self._threads) and all(one.is_alive() for one in self._threads)
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
     @property
     def waiting(self) -> int:
@@ -167,29 +167,29 @@ class Batcher:
                 raise ClosedError
             self._jobs.append(job)
             self._changed.notify()
-        job.found.add_done_callback(self._forget)
-        return job.found
+        job.result.add_done_callback(self._forget)
+        return job.result
 
-    def _forget(self, found: "Future[RawDetections]") -> None:
+    def _forget(self, result: "Future[RawDetections]") -> None:
         """Removes a cancelled image at once; many could pile up during a long run."""
-        if found.cancelled():
+        if result.cancelled():
             with self._changed:
-                self._jobs = deque(job for job in self._jobs if job.found is not found)
+                self._jobs = deque(job for job in self._jobs if job.result is not result)
 
     def close(self) -> None:
         """Refuses further images, finishes the submitted ones, and ends the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        for one in self._threads:
-            one.join()
+        for thread in self._threads:
+            thread.join()
 
     def _serve(self) -> None:
         try:
             while (jobs := self._next_jobs()) is not None:
                 try:
                     # Leaves out cancelled futures.
-                    wanted = [job for job in jobs if job.found.set_running_or_notify_cancel()]
+                    wanted = [job for job in jobs if job.result.set_running_or_notify_cancel()]
                     if wanted:
                         self._run(wanted)
                 finally:
@@ -204,8 +204,8 @@ class Batcher:
             self._closed = True
             left, self._jobs = self._jobs, deque()
         for job in left:
-            if job.found.set_running_or_notify_cancel():
-                job.found.set_exception(ClosedError())
+            if job.result.set_running_or_notify_cancel():
+                job.result.set_exception(ClosedError())
 
     def _next_jobs(self) -> list[_Job] | None:
         """Waits for images and returns the next batch; None after `close`."""
@@ -239,15 +239,15 @@ class Batcher:
         images = [job.prepared for job in jobs]
         began = time.perf_counter()
         try:
-            found = self._backend.run([*images, *[images[-1]] * (size - len(images))])
+            outputs = self._backend.run([*images, *[images[-1]] * (size - len(images))])
             self._observe(BatchRun(len(jobs), size, time.perf_counter() - began))
-            results = list(zip(jobs, found[: len(jobs)], strict=True))
+            results = list(zip(jobs, outputs[: len(jobs)], strict=True))
         except BaseException as error:  # Runtimes can raise any exception.
             is_fatal = not isinstance(error, Exception)
             for job in jobs:
-                job.found.set_exception(ClosedError() if is_fatal else error)
+                job.result.set_exception(ClosedError() if is_fatal else error)
             if is_fatal:
                 raise
             return
-        for job, one in results:
-            job.found.set_result(one)
+        for job, detections in results:
+            job.result.set_result(detections)

@@ -88,8 +88,8 @@ class Admission:
         """
         if self.in_flight and self.in_flight + images > self._limit:
             wait = max(math.ceil(self._seconds_for(self.in_flight)), 1)
-            what = f"all {self._limit} {self._places} are taken; try again"
-            raise http_error(503, what, {"Retry-After": str(wait)})
+            problem = f"all {self._limit} {self._places} are taken; try again"
+            raise http_error(503, problem, {"Retry-After": str(wait)})
 
     @contextmanager
     def admit(self, images: int) -> Iterator[None]:
@@ -129,8 +129,8 @@ class Arrivals:
         except TimeoutError:
             if deadline in self._sizes:
                 raise http_error(408, f"the body did not arrive in {seconds:g} s") from None
-            what = "later bodies needed the memory of this one; try again, and send it faster"
-            raise http_error(503, what, {"Retry-After": "1"}) from None
+            problem = "later bodies needed the memory of this one; try again, and send it faster"
+            raise http_error(503, problem, {"Retry-After": "1"}) from None
         except ClientDisconnect:
             raise bad_request("the body did not arrive") from None
         finally:
@@ -213,7 +213,7 @@ def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
     parts = (b"\r\n" + body).split(between, _MOST_PARTS + 1)
     if len(parts) > _MOST_PARTS + 1 or not parts[-1].startswith(b"--"):
         raise bad_request(f"a form has 1 to {_MOST_PARTS - 1} parts and ends with its boundary")
-    files = [found for part in parts[1:-1] if (found := _read_part(part)) is not None]
+    files = [file for part in parts[1:-1] if (file := _read_part(part)) is not None]
     if len(files) != 1:
         raise bad_request("a form has one file, as from curl --form image=@FILE")
     return files[0]
@@ -221,8 +221,8 @@ def read_file(content_type: str, body: bytes) -> tuple[str, bytes]:
 
 def _read_part(part: bytes) -> tuple[str, bytes] | None:
     """Returns name and content if a part is a file."""
-    header, found, _ = part[:_MOST_HEADER].partition(b"\r\n\r\n")
-    if not found:
+    header, end, _ = part[:_MOST_HEADER].partition(b"\r\n\r\n")
+    if not end:
         raise bad_request(f"a part of the form has no header of up to {_MOST_HEADER} bytes")
     for line in header.split(b"\r\n"):
         name, _, value = line.partition(b":")
@@ -230,6 +230,6 @@ def _read_part(part: bytes) -> tuple[str, bytes] | None:
             options = parse_options_header(value.strip())[1]
             if b"filename" not in options:
                 return None
-            start = len(header) + len(found)
+            start = len(header) + len(end)
             return options[b"filename"].decode("utf-8", "replace"), part[start:]
     return None

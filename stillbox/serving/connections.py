@@ -160,12 +160,12 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Waits for the next request."""
-        # This comes before uvicorn's own code, which may begin with the next request.
+        # The wait begins before uvicorn's own code, which may begin with the next request.
         self._wait_for_client()
         super().on_response_complete()
 
     def shutdown(self) -> None:
-        """Ends the connection after the response in progress, or one whose request is under way."""
+        """Ends the connection after the response in progress or to a request under way."""
         self._ends_at = self.loop.time() + self._limits.seconds
         if self.cycle is None or self.cycle.response_complete:
             self._cut_in(self._limits.grace)
@@ -214,8 +214,8 @@ class Connection(H11Protocol):
                 other._cut()
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of this connection: the server's, whose response has a deadline."""
-        # A connection whose body is arriving waits for its client, and can be cut for another one.
+        """The ASGI application of this connection: the server's, with a deadline for responses."""
+        # While a body arrives the connection waits for its client, and can be cut for another one.
         self.working = not self.cycle.more_body
         # The application has its own deadlines for the body and for the answer.
         self._cut_in(3 * self._limits.seconds)
@@ -274,7 +274,7 @@ def _frames_twice(scope: Scope) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of `Connection`s, whose stop resets none.
+    """uvicorn's server of `Connection`s; its stop resets none of them.
 
     `access_log` prints a line for each request.
     """

@@ -25,7 +25,7 @@ from stillbox.serving.foreign_bodies import refuse_other_than_json
 ImageInput = bytes | NDArray[np.uint8]
 """An image file, or pixels `[h, w, 3]`."""
 
-# Pillow and the decoder recognise these by the same first bytes: the checked header is that of the
+# Pillow and the decoder recognise these by the same first bytes: the checked header belongs to the
 # decoded image.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 _LONGEST_SIDE = 65_535  # of a JPEG file
@@ -131,18 +131,18 @@ def parse_json(body: bytes, form: str = "a JSON object") -> dict[str, object]:
     pieces = body.split(b'"', 2 * MOST_STRINGS + 1)
     if len(pieces) > 2 * MOST_STRINGS + 1:
         raise bad_request(f"the JSON has more than {MOST_STRINGS} strings")
-    found: list[PixelText] = []
+    pixels: list[PixelText] = []
     in_string, other = False, 0
     for at, piece in enumerate(pieces):
         if in_string:
             # An odd number of backslashes escapes the quotation mark behind them.
             in_string = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
             continue
-        pieces[at] = rest = _without_pixels(piece, found)
+        pieces[at] = rest = _without_pixels(piece, pixels)
         in_string, other = True, other + len(rest)
         if other > MOST_OTHER:
             raise _too_much()
-    return _load(b'"'.join(pieces), iter(found))
+    return _load(b'"'.join(pieces), iter(pixels))
 
 
 def _too_much() -> Exception:
@@ -152,11 +152,11 @@ def _too_much() -> Exception:
     )
 
 
-def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
+def _load(text: bytes, pixels: Iterator[PixelText]) -> dict[str, object]:
     try:
         content = json.loads(
             text.decode("utf-8-sig"),
-            parse_constant=lambda _: next(found),
+            parse_constant=lambda _: next(pixels),
             parse_int=numerals.json_whole,
         )
     except (ValueError, RecursionError) as error:
@@ -166,8 +166,8 @@ def _load(text: bytes, found: Iterator[PixelText]) -> dict[str, object]:
     return content
 
 
-def _without_pixels(text: bytes, found: list[PixelText]) -> bytes:
-    """Returns JSON outside of strings with NaN in place of each `PixelText`, added to `found`."""
+def _without_pixels(text: bytes, pixels: list[PixelText]) -> bytes:
+    """Returns JSON outside of strings with NaN in place of each `PixelText`, added to `pixels`."""
     if b"N" in text or b"I" in text:
         raise bad_request("JSON Parse error: NaN, Infinity and None are no JSON, nor other words")
     parts, begin = [], 0
@@ -175,19 +175,19 @@ def _without_pixels(text: bytes, found: list[PixelText]) -> bytes:
         if run.start() - begin > MOST_OTHER:
             raise _too_much()
         if run.end() - run.start() >= _LONG:
-            parts += [text[begin : run.start()], _cut(run[0], found)]
+            parts += [text[begin : run.start()], _cut(run[0], pixels)]
             begin = run.end()
     return b"".join([*parts, text[begin:]])
 
 
-def _cut(run: bytes, found: list[PixelText]) -> bytes:
+def _cut(run: bytes, pixels: list[PixelText]) -> bytes:
     """Like `_without_pixels`, for a text of brackets, digits and commas."""
     text = run.translate(None, b" \t\r\n")
     if len(text) < len(run) and _BROKEN_NUMBER.search(run.translate(_KINDS)):
         raise bad_request("JSON Parse error: there is a space inside a number")
     flat = _FLAT.match(text)
     if flat and b"[" not in text[flat.end() :]:
-        found.append(PixelText(flat[0]))
+        pixels.append(PixelText(flat[0]))
         return b"NaN" + text[flat.end() :]
     images = text.split(b"]]],[[[", _MOST_IMAGES)
     opening = len(text) - len(text.lstrip(b"["))
@@ -197,7 +197,7 @@ def _cut(run: bytes, found: list[PixelText]) -> bytes:
         return text
     images[0] = images[0][opening:]
     images[-1] = images[-1].rstrip(b",").rstrip(b"]")
-    found += [PixelText(b"[[[" + image + b"]]]") for image in images]
+    pixels += [PixelText(b"[[[" + image + b"]]]") for image in images]
     names = b",".join([b"NaN"] * len(images))
     return b"[" * (opening - 3) + names + b"]" * (closing - 3) + text[len(closed) :]
 
@@ -230,7 +230,7 @@ def _first_lengths(text: bytes) -> list[int]:
 
 
 def _bracket_count(shape: Sequence[int]) -> int:
-    """Returns the length of `_brackets`, which may be far beyond that of a request."""
+    """Returns the length of `_brackets`, which may be far longer than a request."""
     count = 0
     for size in reversed(shape):
         count = size * (count + 1) + 1

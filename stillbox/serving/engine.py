@@ -120,15 +120,15 @@ class Workers:
             raise
 
 
-# Peak memory in bytes, measured: per byte of a body that is read, per byte of a file whose header
-# is read, per pixel that is decoded, per pixel that is decoded and drawn.
+# Peak memory in bytes, measured: per byte of a body that is read, per byte of a file of which the
+# header is read, per pixel that is decoded, per pixel that is decoded and drawn.
 _READ, _OPENED, _DECODED, _DRAWN = 16, 8, 12, 16
 
 
 class ImageDetections(NamedTuple):
     """The detections of one image."""
 
-    found: RawDetections
+    detections: RawDetections
     """Boxes in pixels of the image."""
     size: tuple[int, int]
     """Height and width of the image, in pixels."""
@@ -251,8 +251,8 @@ class Engine:
             async with self.share(memory, self.batcher.prepared_bytes) as share:
                 pixels = await share.run(partial(decode_input, file, upright=True))
                 prepared = await share.run(self.predictor.backend.prepare, pixels)
-                found = await self._run(prepared)
-                return await share.run(draw, pixels, found)
+                detections = await self._run(prepared)
+                return await share.run(draw, pixels, detections)
 
     def share(self, memory: int, kept: int = 0) -> AbstractAsyncContextManager[Share]:
         """Waits for memory and a thread, see `Workers`; `kept` are the bytes that work of any size
@@ -290,15 +290,15 @@ class Engine:
 
     async def _run(self, prepared: Prepared) -> RawDetections:
         try:
-            found = await asyncio.wrap_future(self.batcher.submit(prepared))
+            detections = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
             raise bodies.http_error(503, "the model has stopped", {"Retry-After": "1"}) from None
         except UserError as error:
             # `prepare` has refused what the model does not take: the fault is not the client's.
             raise RuntimeError("the model failed") from error
-        if not found.finite:
+        if not detections.finite:
             raise bodies.http_error(500, "the model's predictions for the image are not finite")
-        return found
+        return detections
 
 
 def _memory(image: ImageInput, pixels: int, each: int) -> int:
@@ -355,7 +355,7 @@ INPUT = "input_tensor"
 """The input's name in exports of the Object Detection API."""
 
 INPUTS = (INPUT, "inputs", "input", "image_tensor", "image_bytes", "encoded_image_string_tensor")
-"""Its names in other exports, which requests may use too."""
+"""Names of the input in other exports, which requests may use too."""
 
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
 
@@ -379,8 +379,8 @@ async def infer(
     Args:
         read: returns images and options of a body with at most a number of images; runs in a
             thread.
-        classes_per_object: returns that of the options; None: as the settings of the server say,
-            and `all` if those say nothing.
+        classes_per_object: returns the choice of the options; None: as the settings of the server
+            say, and `all` if the settings say nothing.
     """
     engine = engine_of(request)
     most = engine.settings.images_of_request
@@ -393,7 +393,9 @@ async def infer(
     results, options = await engine.respond(request, respond)
     wanted = classes_per_object(options) or engine.settings.classes_per_object or "all"
     selection = Selection(classes_per_object=wanted, iou=engine.settings.iou)
-    selected = [one._replace(found=selection.one_class(one.found)) for one in results]
+    selected = [
+        image._replace(detections=selection.one_class(image.detections)) for image in results
+    ]
     return padded_outputs(selected, engine.predictor.backend.max_detections), options
 
 
@@ -440,11 +442,11 @@ def padded_outputs(results: Sequence[ImageDetections], most: int) -> Outputs:
     shapes = output_shapes(most)
     outputs = {name: np.zeros((len(results), *shapes[name]), np.float32) for name in OUTPUTS}
     outputs["detection_classes"][:] = 1
-    for row, (found, size) in enumerate(results):
-        count = min(len(found.scores), most)
-        boxes = found.boxes[:count] / np.tile(np.array(size, np.float64), 2)
+    for row, (detections, size) in enumerate(results):
+        count = min(len(detections.scores), most)
+        boxes = detections.boxes[:count] / np.tile(np.array(size, np.float64), 2)
         outputs["detection_boxes"][row, :count] = boxes
-        outputs["detection_scores"][row, :count] = found.scores[:count]
-        outputs["detection_classes"][row, :count] = found.class_ids[:count]
+        outputs["detection_scores"][row, :count] = detections.scores[:count]
+        outputs["detection_classes"][row, :count] = detections.class_ids[:count]
         outputs["num_detections"][row] = count
     return outputs

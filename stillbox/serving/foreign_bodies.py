@@ -44,9 +44,9 @@ def refuse_other_than_json(body: bytes, form: str) -> None:
     start = _start_of(body)
     kind = _kind_of(start)
     if kind is not None or not _JSON.match(start):
-        what = kind or ("other data" if start else "empty")
+        content = kind or ("other data" if start else "empty")
         other = "; POST /detect takes an image as it is" if kind and start else ""
-        raise bad_request(f"the body is no JSON but {what}{other}; this path takes {form}")
+        raise bad_request(f"the body is no JSON but {content}{other}; this path takes {form}")
 
 
 def refuse_other_than_image(body: bytes) -> None:
@@ -73,11 +73,11 @@ def _start_of(body: bytes) -> bytes:
 
 def _kind_of(start: bytes) -> str | None:
     """Returns what begins in this way, beside JSON and unknown data."""
-    if found := _COMPRESSED.match(start):
-        raise _compressed(str(found.lastgroup))
+    if compression := _COMPRESSED.match(start):
+        raise _compressed(str(compression.lastgroup))
     return next((kind for pattern, kind in _KINDS if pattern.match(start)), None)
 
 
 def _compressed(how: str) -> Exception:
-    what = f"the body is compressed ({how}); send it as it is"
-    return http_error(415, what, {"Accept-Encoding": "identity"})
+    problem = f"the body is compressed ({how}); send it as it is"
+    return http_error(415, problem, {"Accept-Encoding": "identity"})

@@ -63,8 +63,10 @@ class RefuseForeign:
         if _opens_page(scope, headers):
             return None
         schemes = ("https",) if scope["scheme"] == "https" else ("http", "https")
-        own = {f"{scheme}://{one}" for one in {host, *self._hosts} for scheme in schemes}
-        foreign = {origin.lower() for origin in headers.getlist("origin")} - own
+        origins = {
+            f"{scheme}://{allowed}" for allowed in {host, *self._hosts} for scheme in schemes
+        }
+        foreign = {origin.lower() for origin in headers.getlist("origin")} - origins
         if foreign or set(headers.getlist("sec-fetch-site")) - {"same-origin", "none"}:
             return "a page of another server made this request; allowed_hosts add its name"
         return None
@@ -72,8 +74,8 @@ class RefuseForeign:
 
 def _name_of(host: str) -> str:
     """Returns the name or address in `NAME:PORT`, or "" where it has none."""
-    found = HOST.fullmatch(host)
-    return (found["name"] or found["address"]).removesuffix(".") if found else ""
+    address = HOST.fullmatch(host)
+    return (address["name"] or address["address"]).removesuffix(".") if address else ""
 
 
 def _is_served_address(name: str, scope: Scope) -> bool:
@@ -144,7 +146,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
-    """The metrics of one server, whose batches have these `sizes`."""
+    """The metrics of one server with batches of these `sizes`."""
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.registry = CollectorRegistry()
@@ -184,10 +186,12 @@ class Metrics:
         self.last_run.set_to_current_time()
 
     def total(self, name: str, where: Where = lambda labels: True) -> float:
-        """Returns the sum of the samples of a name, of those whose labels fit."""
+        """Returns the sum of the samples of a name that have fitting labels."""
         families = self.registry.restricted_registry([name]).collect()
         samples = (sample for family in families for sample in family.samples)
-        return sum(one.value for one in samples if one.name == name and where(one.labels))
+        return sum(
+            sample.value for sample in samples if sample.name == name and where(sample.labels)
+        )
 
 
 class MeasureRequests:
@@ -212,7 +216,7 @@ class MeasureRequests:
             await self._app(scope, receive, noted)
         finally:
             # The route's pattern: clients could send any number of different paths.
-            found = scope.get("route")
-            route = found.path if isinstance(found, Route) else "none"
+            matched = scope.get("route")
+            route = matched.path if isinstance(matched, Route) else "none"
             self._metrics.requests.labels(route, str(code)).inc()
             self._metrics.latency.labels(route, str(code)).observe(time.perf_counter() - began)

@@ -194,7 +194,7 @@ def _files(
     flat = list(chain.from_iterable(row if isinstance(row, list) else [row] for row in rows))
     if len(flat) != count:
         raise bad_request(f"{where}: shape {shape}, data of {count_text(len(flat), 'image')}")
-    return [decode_base64(one, f"image {at}") for at, one in enumerate(flat)]
+    return [decode_base64(string, f"image {at}") for at, string in enumerate(flat)]
 
 
 def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
@@ -217,8 +217,8 @@ def _pixels(
     data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
     """Returns the images of a tensor `[B, h, w, 3]`: binary, flat or nested."""
-    if isinstance(data, list) and any(isinstance(one, list | PixelText) for one in data):
-        images = [_nested(one, where, shape) for one in data[: shape[0] + 1]]
+    if isinstance(data, list) and any(isinstance(element, list | PixelText) for element in data):
+        images = [_nested(element, where, shape) for element in data[: shape[0] + 1]]
     else:
         if isinstance(data, memoryview):
             flat = np.frombuffer(data, np.uint8)
@@ -250,7 +250,7 @@ def _wanted_outputs(content: Mapping[str, object]) -> dict[str, bool]:
     if (
         not isinstance(wanted, list)
         or not 0 < len(wanted) <= len(OUTPUTS)
-        or not all(isinstance(one, Mapping) for one in wanted)
+        or not all(isinstance(output, Mapping) for output in wanted)
     ):
         raise bad_request(f"'outputs' must be a list of 1 to {len(OUTPUTS)} tensors with names")
     for output in wanted:

@@ -59,8 +59,8 @@ class ServeSettings:
     min_score: float = 0.3
     """Least score in responses of `/detect`, unless the request has one."""
     classes_per_object: ClassesPerObject | None = None
-    """See `Selection`. None: `one` for `/detect` and the page, `all` for the model protocols, whose
-    responses are then those of an export. A request may have another."""
+    """See `Selection`. None: `one` for `/detect` and the page, `all` for the model protocols, which
+    then respond as an export does. A request may have another."""
     iou: float = IOU
     """See `Selection`."""
     api_key: str = ""
@@ -91,10 +91,10 @@ class ServeSettings:
                 raise UserError(f"{value} is out of range", where=Parameter(field), fix=fix)
         sizes = BATCH_SIZES if self.batch_sizes is None else self.batch_sizes
         if not 0 < len(sizes) <= _MOST_SIZES or not 0 < min(sizes) <= max(sizes) <= _LARGEST_BATCH:
-            what = (
+            problem = (
                 f"a batch has 1 to {_LARGEST_BATCH} images, and there are 1 to {_MOST_SIZES} sizes"
             )
-            raise UserError(what, where=Parameter("batch_sizes"), fix="try 1,2,4,8")
+            raise UserError(problem, where=Parameter("batch_sizes"), fix="try 1,2,4,8")
         if not self.api_key.isascii() or self.api_key != self.api_key.strip():
             fix = "use letters, digits and signs of ASCII"
             raise UserError("a header cannot carry this key", where=Parameter("api_key"), fix=fix)
@@ -110,7 +110,7 @@ def choose_batch_sizes(
 ) -> tuple[int, ...]:
     """Returns the batch sizes to compile, ascending.
 
-    `wanted` None: those of `BATCH_SIZES` that are allowed; `allowed` None: the model takes any.
+    `wanted` None: each of `BATCH_SIZES` that is allowed; `allowed` None: the model takes any.
 
     Raises:
         UserError: the model does not take a wanted size.

@@ -43,7 +43,7 @@ async def _status(request: Request) -> Response:
     }
     content: dict[str, object] = {"model_version_status": [state]}
     if "version" not in request.path_params:
-        # Clients of KServe's version 1 ask here, and those of TensorFlow Serving read by name.
+        # Clients of KServe's version 1 ask here, and clients of TensorFlow Serving read by name.
         content |= {"name": name, "ready": engine.ready}
     return AsciiJson(content)
 
