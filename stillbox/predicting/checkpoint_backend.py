@@ -69,8 +69,8 @@ class CheckpointBackend:
             np.stack([image.pixels for image in images]).astype(np.float32, copy=False),
             np.array([image.true_size for image in images], np.int32),
         )
-        found = jax.device_get(detections)
-        return [_row(found, row, self._slots, image) for row, image in enumerate(images)]
+        arrays = jax.device_get(detections)
+        return [_row(arrays, row, self._slots, image) for row, image in enumerate(images)]
 
     def _program(self, batch_size: int) -> tuple[DetectProgram, PreparedWeights]:
         with self._lock:
@@ -86,13 +86,13 @@ class CheckpointBackend:
         return type(self), (self._model,)
 
 
-def _row(found: Detections, row: int, slots: ClassSlots, image: Prepared) -> RawDetections:
+def _row(arrays: Detections, row: int, slots: ClassSlots, image: Prepared) -> RawDetections:
     """Returns one image's detections in pixels of the given image."""
-    count = int(found.count[row])
+    count = int(arrays.count[row])
     scale = np.tile(np.array(image.size, np.float64), 2)
     return RawDetections(
-        boxes=np.asarray(found.boxes[row, :count], np.float64) * scale,
-        scores=np.asarray(found.scores[row, :count], np.float64),
-        class_ids=slots.id_of(np.asarray(found.classes[row, :count])),
-        finite=found.finite is None or bool(found.finite[row]),
+        boxes=np.asarray(arrays.boxes[row, :count], np.float64) * scale,
+        scores=np.asarray(arrays.scores[row, :count], np.float64),
+        class_ids=slots.id_of(np.asarray(arrays.classes[row, :count])),
+        finite=arrays.finite is None or bool(arrays.finite[row]),
     )

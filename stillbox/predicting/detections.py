@@ -52,7 +52,9 @@ class Detections:
     @property
     def names(self) -> list[str]:
         """Class name of every detection, `[N]`."""
-        return [self.class_names.get(int(one), f"class {one}") for one in self.class_ids]
+        return [
+            self.class_names.get(int(class_id), f"class {class_id}") for class_id in self.class_ids
+        ]
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -64,7 +66,7 @@ class Detections:
 
     def __repr__(self) -> str:
         height, width = self.image.shape[:2]
-        best = ", ".join(f"{one.name} {one.score:.2f}" for one in islice(self, 3))
+        best = ", ".join(f"{detection.name} {detection.score:.2f}" for detection in islice(self, 3))
         more = ", ..." if len(self) > 3 else ""
         return (
             f"<{count_text(len(self), 'detection')} in {self.source or 'image'} {height}x{width}: "
@@ -127,12 +129,14 @@ class Detections:
             "width": self.image.shape[1],
             "detections": [
                 {
-                    "class_id": one.class_id,
-                    "class": one.name,
-                    "score": round(one.score, 6),
-                    "box": {side: round(at, 2) for side, at in zip(_SIDES, one.box, strict=True)},
+                    "class_id": detection.class_id,
+                    "class": detection.name,
+                    "score": round(detection.score, 6),
+                    "box": {
+                        side: round(at, 2) for side, at in zip(_SIDES, detection.box, strict=True)
+                    },
                 }
-                for one in self
+                for detection in self
             ],
         }
 
@@ -147,9 +151,9 @@ class Detections:
     def _repr_html_(self) -> str:
         picture = base64.b64encode(picture_bytes(np.asarray(self.draw()), "JPEG")).decode()
         rows = "".join(
-            f"<tr><td>{html_text(one.name)}</td><td>{one.score:.3f}</td>"
-            f"<td>{', '.join(f'{at:.0f}' for at in one.box)}</td></tr>"
-            for one in self.at_least(0.3)
+            f"<tr><td>{html_text(detection.name)}</td><td>{detection.score:.3f}</td>"
+            f"<td>{', '.join(f'{at:.0f}' for at in detection.box)}</td></tr>"
+            for detection in self.at_least(0.3)
         )
         return (
             f'<img src="data:image/jpeg;base64,{picture}" style="max-width:100%"/>'

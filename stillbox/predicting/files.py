@@ -85,20 +85,24 @@ def _naming(path: Path) -> Iterator[None]:
 _LONGEST_NAME = 80
 
 
-def write_crops(found: Detections, folder: Path, stem: str, folders: Mapping[int, str]) -> None:
+def write_crops(
+    detections: Detections, folder: Path, stem: str, folders: Mapping[int, str]
+) -> None:
     """Writes each object as `CLASS/STEM_N.jpg` below `folder`, N from 1, the best first.
 
-    `folders` are the names of the classes' folders, by label map id; an object whose class has none
-    goes to the folder of its name.
+    `folders` are the names of the classes' folders, by label map id; an object of a class without a
+    folder goes to the folder of its name.
 
     Raises:
         UserError: the folder is not writable.
     """
-    for count, one in enumerate(found, start=1):
-        ymin, xmin, ymax, xmax = one.box
+    for count, detection in enumerate(detections, start=1):
+        ymin, xmin, ymax, xmax = detection.box
         # Pixels that the box touches; it lies in the image and has an area.
-        crop = found.image[math.floor(ymin) : math.ceil(ymax), math.floor(xmin) : math.ceil(xmax)]
-        place = folder / folders.get(one.class_id, one.name)
+        crop = detections.image[
+            math.floor(ymin) : math.ceil(ymax), math.floor(xmin) : math.ceil(xmax)
+        ]
+        place = folder / folders.get(detection.class_id, detection.name)
         save_picture(crop, place / f"{stem}_{count}.jpg", below=folder.parent)
 
 
@@ -109,9 +113,9 @@ def refuse_old(folder: Path) -> None:
         UserError: it has files, or is a file.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "there are files of an earlier run, which may have been edited"
+        problem = "there are files of an earlier run, which may have been edited"
         fix = f"choose another {Parameter('output')} folder, or remove this one"
-        raise UserError(what, where=str(folder), fix=fix)
+        raise UserError(problem, where=str(folder), fix=fix)
 
 
 def class_folders(class_names: Mapping[int, str]) -> dict[int, str]:
@@ -144,7 +148,7 @@ class LabelFolder:
         form: one of `stillbox.records.export.FORMS`.
         class_names: by label map id.
         thresholds: least score of an object by label map id.
-        min_score: that of the other classes.
+        min_score: least score of an object of another class.
     """
 
     def __init__(
@@ -166,20 +170,23 @@ class LabelFolder:
         """The least score of an object of any class."""
         return min([self._min_score, *self._thresholds.values()])
 
-    def add(self, file: Path, found: Detections, name: str) -> None:
-        """Adds an image; `name` is that of its copy."""
-        least = [self._thresholds.get(int(one), self._min_score) for one in found.class_ids]
-        found = found.pick(found.scores >= least)
-        height, width = found.image.shape[:2]
+    def add(self, file: Path, detections: Detections, name: str) -> None:
+        """Adds an image; its copy gets the name `name`."""
+        least = [
+            self._thresholds.get(int(class_id), self._min_score)
+            for class_id in detections.class_ids
+        ]
+        detections = detections.pick(detections.scores >= least)
+        height, width = detections.image.shape[:2]
         sides = np.array([height, width] * 2, np.float64)
         example = Example(
             image_id=name,
             encoded=b"",
             filename=name,
-            boxes=(found.boxes / sides).astype(np.float32),
-            class_ids=found.class_ids.astype(np.int32),
+            boxes=(detections.boxes / sides).astype(np.float32),
+            class_ids=detections.class_ids.astype(np.int32),
         )
-        image = LabelledImage(example, PurePosixPath(name), height, width, found.scores)
+        image = LabelledImage(example, PurePosixPath(name), height, width, detections.scores)
         self._images.append((file, image))
 
     def write(self) -> str:
@@ -189,9 +196,15 @@ class LabelFolder:
             UserError: it is not writable.
         """
         named = self._label_map
-        found = {one for _, image in self._images for one in image.example.class_ids.tolist()}
+        class_ids = {
+            class_id for _, image in self._images for class_id in image.example.class_ids.tolist()
+        }
         # A label map with gaps has no name for some classes of the model.
-        unnamed = (LabelMapItem(one, named.name_of(one)) for one in found if one not in named)
+        unnamed = (
+            LabelMapItem(class_id, named.name_of(class_id))
+            for class_id in class_ids
+            if class_id not in named
+        )
         label_map = LabelMap((*named, *unnamed))
         export_images(self._images, label_map, self._output, self._form)
         images = count_text(len(self._images), "image")

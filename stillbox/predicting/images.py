@@ -68,9 +68,9 @@ def refuse_missing(paths: Sequence[Path]) -> None:
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        what = "there is no such image file"
+        problem = "there is no such image file"
         fix = "check the spelling; files, folders and patterns as FOLDER/*.jpg are taken"
-        raise UserError(what, where=", ".join(missing[:_SHOWN]) + more, fix=fix)
+        raise UserError(problem, where=", ".join(missing[:_SHOWN]) + more, fix=fix)
 
 
 def _decoded(content: bytes, where: str) -> Pixels:
@@ -125,8 +125,8 @@ class Inputs(NamedTuple):
 def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     """Returns the files of paths, folders and patterns, in their order.
 
-    A file is a video by its suffix, otherwise an image. A folder, and a pattern whose last part has
-    no suffix, stands for its images and videos, without hidden ones, in natural order: `2.jpg`
+    A file is a video by its suffix, otherwise an image. A folder, and a pattern without a suffix in
+    its last part, stands for its images and videos, without hidden ones, in natural order: `2.jpg`
     comes before `10.jpg`.
 
     Patterns have `*`, `?`, `[...]` and, for any depth, `**`; `recursive` adds files of subfolders.
@@ -139,11 +139,11 @@ def list_inputs(words: Sequence[str], *, recursive: bool = False) -> Inputs:
     files: dict[Path, None] = {}
     passed_over = 0
     for word in words:
-        found = _expand(word, recursive)
-        usable = _usable(word, found)
+        matches = _expand(word, recursive)
+        usable = _usable(word, matches)
         if not usable:
             raise _nothing_in(word, recursive)
-        passed_over += len(found) - len(usable)
+        passed_over += len(matches) - len(usable)
         files |= dict.fromkeys(usable)
     images = [path for path in files if not is_video(path)]
     return Inputs(images, [path for path in files if is_video(path)], passed_over)
@@ -158,7 +158,7 @@ def names_many(image: object) -> TypeGuard[str | PathLike[str]]:
 
 
 def each_image(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
-    """Yields the images, those of a folder or pattern in place of its path.
+    """Yields the images, with the images of a folder or pattern in place of its path.
 
     Raises:
         UserError: a folder or pattern has no image, or has videos.
@@ -189,14 +189,14 @@ def check_output(
     target = folder.resolve()
     searched = [Path(word) for word in words if recursive and Path(word).is_dir()]
     parents = {path.parent for path in files}
-    inside = any(one.resolve() in target.parents for one in searched)
-    if inside or target in {one.resolve() for one in (*parents, *searched)}:
-        what = (
+    inside = any(folder.resolve() in target.parents for folder in searched)
+    if inside or target in {folder.resolve() for folder in (*parents, *searched)}:
+        problem = (
             "the output folder lies among the images: results could replace them, and a later run "
             "would take its own pictures for images"
         )
         raise UserError(
-            what, where=str(folder), fix=f"choose another folder with {Parameter('output')}"
+            problem, where=str(folder), fix=f"choose another folder with {Parameter('output')}"
         )
 
 
@@ -209,24 +209,24 @@ def _is_pattern(word: str) -> bool:
     return glob.has_magic(word) and not Path(word).exists()
 
 
-def _usable(word: str, found: list[Path]) -> list[Path]:
+def _usable(word: str, matches: list[Path]) -> list[Path]:
     """Returns the files that a word stands for: of a folder, only images and videos."""
     all_kinds = Path(word).is_dir() or (_is_pattern(word) and "." not in Path(word).name)
-    return [path for path in found if _is_usable(path)] if all_kinds else found
+    return [path for path in matches if _is_usable(path)] if all_kinds else matches
 
 
 def _expand(word: str, recursive: bool) -> list[Path]:
     if _is_pattern(word):
-        found = glob_files(Path(word), recursive=True)
-        return sorted((path for path in found if path.is_file()), key=_natural)
+        matches = glob_files(Path(word), recursive=True)
+        return sorted((path for path in matches if path.is_file()), key=_natural)
     if Path(word).is_file():
         return [Path(word)]
-    found = []
+    matches = []
     for folder, below, names in os.walk(word):
         below[:] = [name for name in below if recursive and not name.startswith(".")]
         paths = (Path(folder) / name for name in names if not name.startswith("."))
-        found += [path for path in paths if path.is_file()]
-    return sorted(found, key=_natural)
+        matches += [path for path in paths if path.is_file()]
+    return sorted(matches, key=_natural)
 
 
 def _natural(path: Path) -> list[list[str | int]]:

@@ -108,7 +108,7 @@ class Predictor:
                 or the model's predictions are not finite.
         """
         sequence = as_sequence(images)
-        found = self.stream(
+        stream = self.stream(
             sequence,
             min_score=min_score,
             classes_per_object=classes_per_object,
@@ -116,7 +116,7 @@ class Predictor:
             classes=classes,
         )
         is_single = sequence is not images and not names_many(images)
-        return next(found) if is_single else list(found)
+        return next(stream) if is_single else list(stream)
 
     def stream(
         self,
@@ -130,7 +130,7 @@ class Predictor:
     ) -> Iterator[Detections]:
         """Yields the detections of each image in order; one batch of images is in memory.
 
-        The arguments are those of `predict`, and an observer of the batches. `min_score` is also
+        The arguments are as in `predict`, with an observer of the batches. `min_score` is also
         applied to tiles, before their detections are merged.
 
         Raises:
@@ -173,11 +173,11 @@ class Predictor:
         views = ((image, prepared) for image in images for prepared in image.prepared)
         batches = iter(lambda: list(islice(views, self.batch_size)), [])
         for batch in observer.mark(batches):
-            found = self.run([prepared for _, prepared in batch])
+            results = self.run([prepared for _, prepared in batch])
             observer.dispatched([])
-            for (image, _), one in zip(batch, found, strict=True):
-                image.found.append(one)
-                if len(image.found) == len(image.windows):
+            for (image, _), detections in zip(batch, results, strict=True):
+                image.detections.append(detections)
+                if len(image.detections) == len(image.windows):
                     yield self._merged(image, selection)
 
     def _opened(
@@ -193,13 +193,14 @@ class Predictor:
             except (UserError, OSError) as error:
                 return image, error
 
-        for image, one in ordered_map(opened, images, workers) if workers else map(opened, images):
-            if isinstance(one, _Opened):
-                yield one
+        pairs = ordered_map(opened, images, workers) if workers else map(opened, images)
+        for image, opening in pairs:
+            if isinstance(opening, _Opened):
+                yield opening
             elif on_bad is None:
-                raise one
+                raise opening
             else:
-                on_bad(image, one)
+                on_bad(image, opening)
 
     def _open(self, pixels: Pixels, source: str) -> "_Opened":
         height, width = pixels.shape[:2]
@@ -219,11 +220,13 @@ class Predictor:
         return _Opened(pixels, source, windows, views, [])
 
     def _merged(self, image: "_Opened", selection: Selection) -> Detections:
-        found = image.found[0]
+        detections = image.detections[0]
         if self.tiling is not None:
-            candidates = [one.pick(one.scores >= selection.min_score) for one in image.found]
-            found = self.tiling.merged(candidates, image.windows)
-        return selection.of(self.detections(image.pixels, found, image.source))
+            candidates = [
+                view.pick(view.scores >= selection.min_score) for view in image.detections
+            ]
+            detections = self.tiling.merged(candidates, image.windows)
+        return selection.of(self.detections(image.pixels, detections, image.source))
 
     def run(self, prepared: Sequence[Prepared]) -> list[RawDetections]:
         """Detects in at most `batch_size` prepared images, padded to `batch_size`."""
@@ -234,20 +237,20 @@ class Predictor:
         """Loads or compiles the program."""
         self.backend.warm_up(self.batch_size)
 
-    def detections(self, image: Pixels, found: RawDetections, source: str = "") -> Detections:
+    def detections(self, image: Pixels, raw: RawDetections, source: str = "") -> Detections:
         """Returns a backend's result with class names, image and file, clipped to the image.
 
         Raises:
             UserError: the model's predictions are not finite.
         """
-        if not found.finite:
+        if not raw.finite:
             raise not_finite(source or "image")
-        boxes = np.clip(found.boxes, 0, np.tile(image.shape[:2], 2))
+        boxes = np.clip(raw.boxes, 0, np.tile(image.shape[:2], 2))
         seen = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
         return Detections(
             boxes=boxes[seen],
-            scores=found.scores[seen],
-            class_ids=found.class_ids[seen],
+            scores=raw.scores[seen],
+            class_ids=raw.class_ids[seen],
             class_names=self.class_names,
             image=image,
             source=source,
@@ -261,7 +264,7 @@ class _Opened(NamedTuple):
     source: str
     windows: list[TileWindow]
     prepared: Iterable[Prepared]
-    found: list[RawDetections]
+    detections: list[RawDetections]
 
 
 def _nearest_size(wanted: int, sizes: Sequence[int] | None) -> int:

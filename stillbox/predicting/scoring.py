@@ -33,8 +33,8 @@ def score_backend(
         UserError: label maps disagree, there is no image, or there are several processes.
     """
     if jax.process_count() > 1:
-        what = "several processes cannot score an export together"
-        raise UserError(what, where=backend.source, fix="start one process")
+        problem = "several processes cannot score an export together"
+        raise UserError(problem, where=backend.source, fix="start one process")
     check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
     most = experiment.evaluation.max_examples
     records = range(min(most or len(dataset), len(dataset)))
@@ -65,9 +65,9 @@ class _Images:
         for record in self._records:
             self._image = self._prepared(record)
             if self._image is not None or self._dataset.source.example(record) is not None:
-                one = np.array([record], np.int32)
+                index = np.array([record], np.int32)
                 weight = np.array([self._image is not None], np.float32)
-                yield Batch(none, none, empty, none, empty, one, weight)
+                yield Batch(none, none, empty, none, empty, index, weight)
 
     def _prepared(self, record: int) -> Prepared | None:
         """Returns the image of a record; None if the policy leaves it out."""
@@ -85,13 +85,13 @@ class _Images:
     def detect(self, batch: Batch) -> Detections:
         """Returns the detections in the image of the batch that was yielded last."""
         del batch
-        found, size = _NOTHING, (1, 1)
+        raw, size = _NOTHING, (1, 1)
         if self._image is not None:
-            (found,), size = self._predictor.run([self._image]), self._image.size
-        classes = self._dataset.slots.index_of(found.class_ids)
-        boxes = (found.boxes / np.tile(np.array(size, np.float64), 2)).astype(np.float32)
-        arrays = boxes, found.scores.astype(np.float32), classes, np.array(len(classes), np.int32)
-        rows = [one[None] for one in (*arrays, np.zeros_like(classes), np.array(found.finite))]
+            (raw,), size = self._predictor.run([self._image]), self._image.size
+        classes = self._dataset.slots.index_of(raw.class_ids)
+        boxes = (raw.boxes / np.tile(np.array(size, np.float64), 2)).astype(np.float32)
+        arrays = boxes, raw.scores.astype(np.float32), classes, np.array(len(classes), np.int32)
+        rows = [array[None] for array in (*arrays, np.zeros_like(classes), np.array(raw.finite))]
         return Detections(*map(jnp.asarray, rows))
 
 

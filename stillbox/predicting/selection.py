@@ -49,12 +49,12 @@ class Selection:
         for name in ("min_score", "iou"):
             value = getattr(self, name)
             if not 0 <= value <= 1:  # NaN is in no range
-                what = f"{value:g} is no {'score' if name == 'min_score' else 'overlap'}"
-                raise UserError(what, where=Parameter(name), fix="give 0 to 1")
+                problem = f"{value:g} is no {'score' if name == 'min_score' else 'overlap'}"
+                raise UserError(problem, where=Parameter(name), fix="give 0 to 1")
         if self.classes_per_object not in CLASSES_PER_OBJECT:
             fix = nearest(self.classes_per_object, CLASSES_PER_OBJECT)
-            what = f"there is no {self.classes_per_object!r}"
-            raise UserError(what, where=Parameter("classes_per_object"), fix=fix)
+            problem = f"there is no {self.classes_per_object!r}"
+            raise UserError(problem, where=Parameter("classes_per_object"), fix=fix)
         if isinstance(self.classes, str):
             fix = f'give ["{self.classes}"]'
             raise UserError(
@@ -67,25 +67,27 @@ class Selection:
         Raises:
             UserError: names the first of them, and the nearest of the model's.
         """
-        for one in self.classes:
-            if one not in names:
-                what = f"the model has no class {one!r}"
-                raise UserError(what, where=Parameter("classes"), fix=nearest(one, names))
+        for name in self.classes:
+            if name not in names:
+                problem = f"the model has no class {name!r}"
+                raise UserError(problem, where=Parameter("classes"), fix=nearest(name, names))
 
-    def of(self, found: "Detections") -> "Detections":
+    def of(self, detections: "Detections") -> "Detections":
         """Returns the selected detections of an image."""
-        found = found.at_least(self.min_score)
+        detections = detections.at_least(self.min_score)
         if self.classes_per_object == "one":
-            found = found.pick(without_overlaps(found.boxes, self.iou))
+            detections = detections.pick(without_overlaps(detections.boxes, self.iou))
         if self.classes:
-            found = found.pick(np.isin(np.array(found.names, object), list(self.classes)))
-        return found
+            detections = detections.pick(
+                np.isin(np.array(detections.names, object), list(self.classes))
+            )
+        return detections
 
-    def one_class(self, found: RawDetections) -> RawDetections:
+    def one_class(self, detections: RawDetections) -> RawDetections:
         """Returns the detections with `classes_per_object` alone applied."""
         if self.classes_per_object == "all":
-            return found
-        return found.pick(without_overlaps(found.boxes, self.iou))
+            return detections
+        return detections.pick(without_overlaps(detections.boxes, self.iou))
 
 
 USUAL = Selection()
@@ -94,7 +96,7 @@ USUAL = Selection()
 def without_overlaps(boxes: Boxes, threshold: float) -> NDArray[np.bool_]:
     """Returns which boxes `[N, 4]`, best first, no better kept one overlaps by more, `[N]`."""
     keep = np.ones(len(boxes), np.bool_)
-    for one in range(len(boxes)):
-        if keep[one]:
-            keep[one + 1 :] &= box_iou(boxes[one], boxes[one + 1 :]) <= threshold
+    for index in range(len(boxes)):
+        if keep[index]:
+            keep[index + 1 :] &= box_iou(boxes[index], boxes[index + 1 :]) <= threshold
     return keep

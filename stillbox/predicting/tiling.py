@@ -40,17 +40,17 @@ class Pieces:
     """`[2]`, height and width of the image."""
 
     @staticmethod
-    def of(found: Sequence[RawDetections], windows: Sequence[TileWindow]) -> "Pieces":
+    def of(seen: Sequence[RawDetections], windows: Sequence[TileWindow]) -> "Pieces":
         """Returns the detections of each window, given in pixels of the window."""
-        views = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
+        views = np.repeat(np.arange(len(seen)), [len(view.scores) for view in seen])
         frames = np.array(windows, np.float64)[views]
-        boxes = np.concatenate([one.boxes for one in found]) + np.tile(frames[:, :2], 2)
+        boxes = np.concatenate([view.boxes for view in seen]) + np.tile(frames[:, :2], 2)
         boxes = _common(boxes, frames)
         size = np.array(windows, np.float64)[:, 2:].max(axis=0)
         return Pieces(
             boxes=boxes,
-            scores=np.concatenate([one.scores for one in found]),
-            class_ids=np.concatenate([one.class_ids for one in found]),
+            scores=np.concatenate([view.scores for view in seen]),
+            class_ids=np.concatenate([view.class_ids for view in seen]),
             windows=frames,
             views=views,
             cut=_is_cut(boxes, frames, size),
@@ -80,7 +80,7 @@ def unite_cut(pieces: Pieces, threshold: float) -> Pieces:
         first = parts[0]
         boxes[first], windows[first] = _hull(boxes[parts]), _hull(windows[parts])
         scores[first] = scores[parts].max()
-        # It gets a new window, in which no other box was detected.
+        # The united box gets a new window, in which no other box was detected.
         views[first] = -1 - first
         still_cut[first] = _is_cut(boxes[first], windows[first], pieces.size)
         kept[parts[1:]] = False
@@ -105,22 +105,22 @@ def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
     boxes, scores = pieces.boxes.copy(), pieces.scores.copy()
     weights = scores.copy()
     firsts, count = np.zeros(len(boxes), np.int64), 0
-    for one in range(len(boxes)):
+    for piece in range(len(boxes)):
         others = firsts[:count]
         others = others[
-            (pieces.class_ids[others] == pieces.class_ids[one])
-            & (pieces.views[others] != pieces.views[one])
+            (pieces.class_ids[others] == pieces.class_ids[piece])
+            & (pieces.views[others] != pieces.views[piece])
         ]
-        overlaps = _overlaps(boxes, pieces, one, others)
+        overlaps = _overlaps(boxes, pieces, piece, others)
         if overlaps.max(initial=0) > threshold:
             first = others[overlaps.argmax()]
-            scores[first] = max(scores[first], scores[one])
-            if average and not (pieces.cut[first] or pieces.cut[one]):
-                weight = weights[first] + weights[one]
-                boxes[first] += (boxes[one] - boxes[first]) * weights[one] / max(weight, 1e-12)
+            scores[first] = max(scores[first], scores[piece])
+            if average and not (pieces.cut[first] or pieces.cut[piece]):
+                weight = weights[first] + weights[piece]
+                boxes[first] += (boxes[piece] - boxes[first]) * weights[piece] / max(weight, 1e-12)
                 weights[first] = weight
-        elif not (pieces.cut[one] and _is_inside(boxes, scores, one, others, threshold)):
-            firsts[count] = one
+        elif not (pieces.cut[piece] and _is_inside(boxes, scores, piece, others, threshold)):
+            firsts[count] = piece
             count += 1
     return replace(pieces, boxes=boxes, scores=scores)[firsts[:count]]
 
@@ -128,35 +128,39 @@ def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
 def _groups(parts: Pieces, threshold: float) -> NDArray[np.int64]:
     """Returns the number `[N]` of each part's object."""
     groups = np.arange(len(parts.boxes))
-    for one in range(len(groups)):
-        later = np.arange(one + 1, len(groups))
+    for part in range(len(groups)):
+        later = np.arange(part + 1, len(groups))
         later = later[
-            (parts.class_ids[later] == parts.class_ids[one])
-            & (parts.views[later] != parts.views[one])
+            (parts.class_ids[later] == parts.class_ids[part])
+            & (parts.views[later] != parts.views[part])
         ]
-        same = later[_overlaps(parts.boxes, parts, one, later) > threshold]
-        groups[np.isin(groups, groups[same])] = groups[one]
+        same = later[_overlaps(parts.boxes, parts, part, later) > threshold]
+        groups[np.isin(groups, groups[same])] = groups[part]
     return groups
 
 
 def _overlaps(
-    boxes: Boxes, pieces: Pieces, one: int, others: NDArray[np.int64]
+    boxes: Boxes, pieces: Pieces, piece: int, others: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Returns the IoU of a box with others, inside the intersection of the windows if one is
     cut."""
-    common = _common(pieces.windows[others], pieces.windows[one])
-    seen_one, seen_others = _common(boxes[one], common), _common(boxes[others], common)
-    either = pieces.cut[others] | pieces.cut[one]
-    seen, plain = box_iou(seen_one, seen_others), box_iou(boxes[one], boxes[others])
+    common = _common(pieces.windows[others], pieces.windows[piece])
+    seen_one, seen_others = _common(boxes[piece], common), _common(boxes[others], common)
+    either = pieces.cut[others] | pieces.cut[piece]
+    seen, plain = box_iou(seen_one, seen_others), box_iou(boxes[piece], boxes[others])
     return np.where(either, seen, plain)
 
 
 def _is_inside(
-    boxes: Boxes, scores: NDArray[np.float64], one: int, others: NDArray[np.int64], threshold: float
+    boxes: Boxes,
+    scores: NDArray[np.float64],
+    piece: int,
+    others: NDArray[np.int64],
+    threshold: float,
 ) -> bool:
     """Returns whether a share of the box above the threshold lies in a box of no lower score."""
-    better = boxes[others[scores[others] >= scores[one]]]
-    share = _area(_common(boxes[one], better)) / max(float(_area(boxes[one])), 1e-12)
+    better = boxes[others[scores[others] >= scores[piece]]]
+    share = _area(_common(boxes[piece], better)) / max(float(_area(boxes[piece])), 1e-12)
     return bool(share.max(initial=0) > threshold)
 
 
@@ -221,8 +225,8 @@ class Tiling:
             fix = nearest(self.merge, MERGES)
             raise UserError(f"there is no merge {self.merge!r}", where="merge", fix=fix)
         if not 0 < self.iou_threshold < 1:
-            what = f"{self.iou_threshold:g} is no overlap"
-            raise UserError(what, where="iou_threshold", fix="0.5 is usual")
+            problem = f"{self.iou_threshold:g} is no overlap"
+            raise UserError(problem, where="iou_threshold", fix="0.5 is usual")
 
     def windows(self, height: int, width: int) -> list[TileWindow]:
         """Returns the windows of an image that are detected in, the whole image last."""
@@ -231,13 +235,13 @@ class Tiling:
         return [*tiles, whole] if self.full_image and tiles != [whole] else tiles
 
     def merged(
-        self, found: Sequence[RawDetections], windows: Sequence[TileWindow]
+        self, detections: Sequence[RawDetections], windows: Sequence[TileWindow]
     ) -> RawDetections:
-        """Returns the image's detections, from those of each window in its own pixels."""
-        finite = all(one.finite for one in found)
-        if len(found) == 1:
-            return found[0]
-        pieces = unite_cut(Pieces.of(found, windows), self.iou_threshold)
+        """Merges the detections of each window, in pixels of the window, to the image's."""
+        finite = all(view.finite for view in detections)
+        if len(detections) == 1:
+            return detections[0]
+        pieces = unite_cut(Pieces.of(detections, windows), self.iou_threshold)
         merged = fuse_clusters(pieces, self.iou_threshold, average=self.merge == "wbf")
         order = np.argsort(-merged.scores, kind="stable")
         return RawDetections(merged.boxes, merged.scores, merged.class_ids, finite).pick(order)

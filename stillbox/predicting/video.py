@@ -196,8 +196,8 @@ def _refuse_playlist(path: Path) -> None:
         start = file.read(4096)
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(_PLAYLISTS):
-        what = "this is a playlist, which names other files"
-        raise UserError(what, where=str(path), fix="give the videos that it names")
+        problem = "this is a playlist, which names other files"
+        raise UserError(problem, where=str(path), fix="give the videos that it names")
 
 
 def _restrict_decoders() -> None:

@@ -37,7 +37,7 @@ def render_index(values: Mapping[str, object], parts: Mapping[str, str]) -> str:
 
 
 def page_files(*folders: Path) -> dict[str, bytes]:
-    """Returns all files of the page but `index.html`, and those of the given folders, by name."""
+    """Returns all files of the page and of the given folders by name, without `index.html`."""
     return {
         path.name: path.read_bytes()
         for folder in (FOLDER, *folders)
