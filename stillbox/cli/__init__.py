@@ -47,7 +47,7 @@ def open_standard_streams() -> None:
             setattr(sys, f"__{name}__", opened)
 
 
-# This package is imported before all others, which take a while, and also by programs of others.
+# Other packages are imported after this one and take a while; programs of others import it too.
 _IS_PROGRAM = os.path.basename(sys.argv[0]) in ("stillbox", "-m")  # noqa: PTH119
 if _IS_PROGRAM:
     open_standard_streams()

@@ -153,8 +153,8 @@ def _resource(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
     number = numerals.number(amount)
     if math.isnan(number):
-        what = f"{text!r} is no resource with its amount"
-        raise UserError(what, where="--resources", fix="GPU=8")
+        problem = f"{text!r} is no resource with its amount"
+        raise UserError(problem, where="--resources", fix="GPU=8")
     return name, number
 
 
@@ -166,9 +166,9 @@ def with_records(experiment: Experiment, arguments: argparse.Namespace) -> Exper
     return replace(experiment, data=replace(experiment.data, train=train))
 
 
-def add_profile(parser: Parser, what: str, where: str) -> None:
-    """Adds --profile, which traces `what`, such as `steps of this run`, into the folder `where`."""
-    about = f"trace these {what} into {where}/plugins/profile; 0,0: none"
+def add_profile(parser: Parser, traced: str, where: str) -> None:
+    """Adds --profile; `traced` is a phrase such as `steps of this run`, `where` the folder."""
+    about = f"trace these {traced} into {where}/plugins/profile; 0,0: none"
     add_option(parser, "--profile", "0,0", about, "FIRST,LAST")
 
 
@@ -286,5 +286,5 @@ def parse_step(text: str) -> int | Literal["best", "latest"]:
     step = numerals.count(text)
     if step is not None:
         return step
-    what = f"{text[:20]!r} names no checkpoint"
-    raise UserError(what, where="--step", fix="give best, latest or a step's number")
+    problem = f"{text[:20]!r} names no checkpoint"
+    raise UserError(problem, where="--step", fix="give best, latest or a step's number")

@@ -57,8 +57,8 @@ def run_check(arguments: argparse.Namespace) -> int:
     from stillbox.training.progress import PrintableConsole
 
     if arguments.find_batch and not arguments.target:
-        what = "the search for a batch needs a target"
-        raise UserError(what, where="--find-batch", fix="add --target v5e:2x4")
+        problem = "the search for a batch needs a target"
+        raise UserError(problem, where="--find-batch", fix="add --target v5e:2x4")
     target = None
     if arguments.target:
         from stillbox.checking.ahead_of_time.targets import find_target

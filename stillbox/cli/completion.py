@@ -91,6 +91,6 @@ def _settings(prefix: str) -> list[str]:
     if "=" in prefix:
         return words
     begun = re.compile(re.escape(prefix) + "[^.=]*[.=]?")
-    offered = sorted({found[0] for word in words if (found := begun.match(word))})
+    offered = sorted({match[0] for word in words if (match := begun.match(word))})
     # Of one section its fields, since a shell puts a space after the only word.
     return _settings(offered[0]) if len(offered) == 1 and offered[0][-1] == "." else offered

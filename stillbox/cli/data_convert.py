@@ -86,8 +86,8 @@ def _engine(args: argparse.Namespace) -> AbstractContextManager[OrderedMap]:
         resources = parse_resources(args.resources)
         return ray_map(workers=args.workers, resources=resources, imports=args.imports)
     if args.resources:
-        what = "--resources are what a worker of --engine ray takes"
-        raise UserError(what, fix="give --engine ray too, or leave them out")
+        problem = "--resources are what a worker of --engine ray takes"
+        raise UserError(problem, fix="give --engine ray too, or leave them out")
     return nullcontext(partial(ordered_map, workers=args.workers))
 
 
@@ -242,8 +242,8 @@ def _chosen(args: argparse.Namespace) -> BoxNumbers | None:
 def run_voc(args: argparse.Namespace) -> int:
     """Converts VOC XML."""
     if not args.root and not (args.annotations and args.images):
-        what = "the folder of the VOC data is not given"
-        raise UserError(what, fix="give --root, or --annotations and --images for a flat layout")
+        problem = "the folder of the VOC data is not given"
+        raise UserError(problem, fix="give --root, or --annotations and --images for a flat layout")
     if args.set and not args.root:
         raise UserError("--set needs --root, the folder with ImageSets/Main", fix="give --root too")
     root = Path(args.root or "")

@@ -95,14 +95,14 @@ def _refuse_inputs_inside(arguments: argparse.Namespace) -> None:
     for name in ("pipeline_config_path", "trained_checkpoint_dir", "trained_checkpoint_prefix"):
         given = getattr(arguments, name, None)
         if given and Path(given).resolve().is_relative_to(output.resolve()):
-            what = f"{given} is in {output}, which --overwrite replaces"
-            raise UserError(what, where=f"--{name}", fix="give another --output_directory")
+            problem = f"{given} is in {output}, which --overwrite replaces"
+            raise UserError(problem, where=f"--{name}", fix="give another --output_directory")
 
 
 def _refuse_input_type(name: str) -> None:
     if name not in _INPUT_TYPES:
-        what = f"the input type {name} is not supported"
-        raise UserError(what, where="--input_type", fix=nearest(name, _INPUT_TYPES))
+        problem = f"the input type {name} is not supported"
+        raise UserError(problem, where="--input_type", fix=nearest(name, _INPUT_TYPES))
 
 
 def _add_originals(arguments: argparse.Namespace) -> None:
@@ -135,12 +135,12 @@ def _trained_model(arguments: argparse.Namespace, changes: Changes = NO_CHANGES)
     directory = _own_directory(arguments.trained_checkpoint_dir)
     if arguments.pipeline_config_path is None:
         if not (directory / "experiment.yaml").is_file():
-            what = "only a model directory has the config of its weights"
+            problem = "only a model directory has the config of its weights"
             fix = "give the pipeline.config of the checkpoint"
-            raise UserError(what, where="--pipeline_config_path", fix=fix)
+            raise UserError(problem, where="--pipeline_config_path", fix=fix)
         if arguments.config_override:
-            what = "there is no CONFIG to merge it into"
-            raise UserError(what, where="--config_override", fix="write --set FIELD=VALUE")
+            problem = "there is no CONFIG to merge it into"
+            raise UserError(problem, where="--config_override", fix="write --set FIELD=VALUE")
         return {"source": directory, "overrides": overrides}
     resolved = resolve_merged(arguments.pipeline_config_path, arguments.config_override, overrides)
     show_remarks(resolved, resolved.warnings)
@@ -164,7 +164,7 @@ def _with_classes(experiment: Experiment) -> Experiment:
     if not placeholders:
         return experiment
     note(f"the label map of the config is a placeholder; {_COCO_CLASSES} classes are those of COCO")
-    named = {name: replace(one, label_map="coco") for name, one in placeholders.items()}
+    named = {name: replace(loader, label_map="coco") for name, loader in placeholders.items()}
     return replace(experiment, data=replace(data, **named))
 
 
@@ -247,7 +247,7 @@ _GRAPH = (
 
 
 def add_export_inference_graph(parser: argparse.ArgumentParser) -> None:
-    """`export_inference_graph.py`: a frozen graph, and a SavedModel whose input is `inputs`."""
+    """`export_inference_graph.py`: a frozen graph, and a SavedModel with the input `inputs`."""
     add_flags(parser, (_INPUT_TYPE, *_GRAPH))
     add_overrides(parser)
 
@@ -280,8 +280,10 @@ def _v1_model(arguments: argparse.Namespace, changes: Changes = NO_CHANGES) -> d
     if not prefix.is_dir() and not prefix.with_name(f"{prefix.name}.index").is_file():
         there = sorted(path.stem for path in prefix.parent.glob("*.index"))
         fix = "give a checkpoint that training has written"
-        what = "there is no such checkpoint"
-        raise UserError(what, where=str(prefix), fix=nearest(prefix.name, there) if there else fix)
+        problem = "there is no such checkpoint"
+        raise UserError(
+            problem, where=str(prefix), fix=nearest(prefix.name, there) if there else fix
+        )
     return {"source": resolved.experiment, "weights": prefix}
 
 

@@ -52,7 +52,7 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     try:
         code = run()
     except KeyboardInterrupt as stop:
-        # It has stopped this process alone; other signals stop all after the same step.
+        # An interrupt stops this process alone; other signals stop all after the same step.
         code, alone = 128 + getattr(stop, "number", signal.SIGINT), True
     except Exception as error:
         lost = _LOST.search(str(error)) is not None
@@ -181,15 +181,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _program(word: str, words: Sequence[str]) -> Verb:
-    """Returns the verb of a name; of those of one name, the one that has most of the flags.
+    """Returns the verb of a name; of several verbs of a name, the verb with most of the flags.
 
     Raises:
         UserError: there is none, or it is in a package that is not installed.
     """
     verbs = meant(word)
     if not verbs and word.removesuffix(".py") in LEGACY:
-        what = f"`stillbox {word}` is in stillbox-legacy, which is not installed"
-        raise UserError(what, fix=install_legacy_command())
+        problem = f"`stillbox {word}` is in stillbox-legacy, which is not installed"
+        raise UserError(problem, fix=install_legacy_command())
     if not verbs:
         names = [verb.name for verb in listed()]
         raise UserError(f"there is no verb {word!r}", fix=nearest(word, names))

@@ -52,8 +52,8 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     from stillbox.checkpoints.packed import results_folder
     from stillbox.evaluation.scores import scores_table, threshold_text
 
-    own = results_folder(arguments.config, arguments.weights) or Path()
-    traced = arguments.output or own / "evaluation"
+    results = results_folder(arguments.config, arguments.weights) or Path()
+    traced = arguments.output or results / "evaluation"
     profiler = batch_profiler(arguments.profile, traced, "evaluate", say_aside)
     with progress_bar("images") as progress, profiler:
         scored = evaluate(
@@ -89,9 +89,9 @@ def _run_all(arguments: argparse.Namespace) -> int:
     from stillbox.experiment.resolve import changed
     from stillbox.training.watching import WatchPolicy
 
-    for name, what in _NOT_OF_ALL.items():
+    for name, problem in _NOT_OF_ALL.items():
         if getattr(arguments, name):
-            raise UserError(what, where=f"--{name}", fix="leave it out")
+            raise UserError(problem, where=f"--{name}", fix="leave it out")
     directory = Path(arguments.config)
     stored = ModelDirectory.open(directory).read_experiment(say_aside)
     experiment = changed(stored, arguments.overrides)

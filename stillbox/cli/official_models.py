@@ -1,6 +1,6 @@
 """The programs of "Object Detection Models on TPU", with their flags.
 
-Their parameters become an equivalent experiment. Names and defaults of the flags are those of
+Their parameters become an equivalent experiment. Names and defaults of the flags are as in
 `models/official/detection/main.py` (tensorflow/tpu).
 """
 
@@ -87,7 +87,7 @@ def add_retinanet(parser: argparse.ArgumentParser) -> None:
 
     Its parameters become an equivalent experiment; `stillbox train`, `evaluate` and `predict` do
     the same with stillbox's own options. Training resumes the run in --model_dir. Names and
-    defaults of the flags are those of `models/official/detection/main.py` in tpu/models.
+    defaults of the flags are as in `models/official/detection/main.py` in tpu/models.
     """
     add_flags(parser, _RETINANET)
     add_profile(parser, "steps, or batches of the evaluation,", "the model directory")
@@ -164,9 +164,9 @@ def _refuse_other_params(folder: Path, params: str) -> None:
     if path.is_file():
         text = read_text_file(path, fix="move it away")
         if text != params and not text.startswith(_OURS):
-            what = "this file would be replaced, and no run of stillbox wrote it"
+            problem = "this file would be replaced, and no run of stillbox wrote it"
             fix = "move it away, or take a new --model_dir"
-            raise UserError(what, where=str(path), fix=fix)
+            raise UserError(problem, where=str(path), fix=fix)
 
 
 def _write_params(folder: Path, params: str) -> None:
@@ -184,7 +184,7 @@ def evaluate_run(
     results: str,
     **policy: Any,  # noqa: ANN401
 ) -> int:
-    """Scores new checkpoints until that of the last step, into a folder of --model_dir."""
+    """Scores new checkpoints until the last step's, into a folder of --model_dir."""
     experiment = _resolve(arguments, reading).experiment
 
     from stillbox.training.watching import WatchPolicy
@@ -277,8 +277,8 @@ _EXPORT = (
 def add_export_saved_model(parser: argparse.ArgumentParser) -> None:
     """`stillbox export_saved_model`: the export of "Object Detection Models on TPU" with its flags.
 
-    With --experiment it is that of TensorFlow Model Garden. `stillbox export DIR --signature tpu`
-    does the same with stillbox's own options.
+    With --experiment it is the export of TensorFlow Model Garden. `stillbox export DIR --signature
+    tpu` does the same with stillbox's own options.
     """
     add_flags(parser, _EXPORT)
     add_config_files(parser)
@@ -317,21 +317,21 @@ def _tpu_model(arguments: argparse.Namespace, size: tuple[int, int]) -> dict[str
     """Returns the arguments of `stillbox.export` that select a model."""
     sides = {"model.resizer.height": size[0], "model.resizer.width": size[1]}
     directory = Path(arguments.checkpoint_path)
-    own = directory / "experiment.yaml"
-    if own.is_file() and not arguments.config_file and not arguments.params_override:
+    stored = directory / "experiment.yaml"
+    if stored.is_file() and not arguments.config_file and not arguments.params_override:
         return {"source": directory, "overrides": merged(sides, arguments.overrides)}
-    if own.is_file() and not arguments.config_file and not (directory / _PARAMS).is_file():
-        what = "this model directory was not trained from a parameter dictionary"
+    if stored.is_file() and not arguments.config_file and not (directory / _PARAMS).is_file():
+        problem = "this model directory was not trained from a parameter dictionary"
         fix = "leave it out and write --set FIELD=VALUE"
-        raise UserError(what, where="--params_override", fix=fix)
-    files = arguments.config_file or [str(directory / _PARAMS)] * own.is_file()
+        raise UserError(problem, where="--params_override", fix=fix)
+    files = arguments.config_file or [str(directory / _PARAMS)] * stored.is_file()
     reading = _read_parameters(arguments, files)
     resolved = _resolve(arguments, reading, sides)
     return {"source": resolved.experiment, "weights": arguments.checkpoint_path}
 
 
 def _read_parameters(arguments: argparse.Namespace, files: list[str]) -> Reading:
-    """Returns the experiment of Model Garden, or that of a parameter dictionary."""
+    """Returns the experiment of Model Garden, or of a parameter dictionary."""
     override = arguments.params_override
     if arguments.experiment:
         read = garden_reader("--experiment")

@@ -30,7 +30,7 @@ class Flag:
 
     name: str
     about: str = ""
-    """Its line in the help; a flag without one is hidden."""
+    """Line of the flag in the help; a flag without a line is hidden."""
     kind: Callable[[str], object] = str
     """Type of its value; bool for a switch."""
     default: float | str | Path | None = None
@@ -69,7 +69,7 @@ _ABSL = (
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Adds flags to the parser of a verb, and those of absl."""
+    """Adds flags, and the flags of absl, to the parser of a verb."""
     parser.add_argument("--helpfull", "--helpshort", action="help", help=argparse.SUPPRESS)
     for flag in (*flags, *_ABSL):
         option, help_text = f"--{flag.name}", flag.help or argparse.SUPPRESS
@@ -148,8 +148,8 @@ def resolve_merged(config: str, text: str, overrides: Changes) -> Resolved:
         return resolve(config, overrides)
     path = Path(config)
     if path.suffix in (".yaml", ".yml") or config in recipe_names():
-        what = f"{config} is no pipeline.config, into which text could be merged"
-        raise UserError(what, where="--config_override", fix="write --set FIELD=VALUE")
+        problem = f"{config} is no pipeline.config, into which text could be merged"
+        raise UserError(problem, where="--config_override", fix="write --set FIELD=VALUE")
     content = read_text_file(path, where="--pipeline_config_path", fix="give a pipeline.config")
     reading = read_pipeline_config(content, str(path), name=path.stem, override=text)
     return resolve_reading(reading, str(path), overrides)

@@ -24,7 +24,7 @@ class SetAction(argparse.Action):
 
 
 def changes_of(texts: Iterable[str], changes: Changes = NO_CHANGES) -> Changes:
-    """Returns changes and, after them, those of texts such as `train.batch_size=8`.
+    """Returns changes and, after them, the changes of texts such as `train.batch_size=8`.
 
     A later one of the same field wins; a later section is merged into an earlier one.
 
@@ -34,10 +34,10 @@ def changes_of(texts: Iterable[str], changes: Changes = NO_CHANGES) -> Changes:
     for text in texts:
         field, equals, value = text.partition("=")
         if not equals or not all(field.strip().split(".")):
-            what = "an override is a path, an equals sign and a value"
+            problem = "an override is a path, an equals sign and a value"
             fix = f"for example {Setting('train.batch_size', 8)}"
             where = Setting(field, value) if equals else Parameter("set", text)
-            raise UserError(what, where=where, fix=fix)
+            raise UserError(problem, where=where, fix=fix)
         field = field.strip()
         added = _fields_of(field, value) if field in changes else {}
         changes = merged(changes, added or {field: YamlText(value)})
@@ -45,7 +45,7 @@ def changes_of(texts: Iterable[str], changes: Changes = NO_CHANGES) -> Changes:
 
 
 def _fields_of(section: str, text: str) -> Changes:
-    """Returns the changes of a section's fields; nothing if the text is that of no section."""
+    """Returns the changes of a section's fields; nothing if the text describes no section."""
     if not text.lstrip().startswith("{"):
         return {}
     fields = compose(text, str(Setting(section, text)), lines=False).value

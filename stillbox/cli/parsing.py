@@ -87,10 +87,10 @@ class VerbParser(argparse.ArgumentParser):
             fix = f"{close} " if close.startswith("did you mean") else ""
             error = UserError(f"there is no option {name}", fix=f"{fix}{self._help()}")
         elif message.startswith(_REQUIRED):
-            what = message.removeprefix(_REQUIRED)
+            missing = message.removeprefix(_REQUIRED)
             verbs = ", ".join(self._verbs())
             fix = f"give one of {verbs}" if verbs else self._help()
-            error = UserError(f"{what} is missing", fix=fix)
+            error = UserError(f"{missing} is missing", fix=fix)
         else:
             error = UserError(message, fix=self._help())
         self.exit(2, f"{self.prog}: {error}\n")
@@ -103,10 +103,12 @@ class VerbParser(argparse.ArgumentParser):
         names = self._option_string_actions
         if name in names or (len(name) > 2 and name[1] != "-" and name[:2] in names):
             return False
-        return not (self.allow_abbrev and any(one.startswith(name) for one in names))
+        return not (self.allow_abbrev and any(option.startswith(name) for option in names))
 
     def _verbs(self) -> list[str]:
-        verbs = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        verbs = [
+            action for action in self._actions if isinstance(action, argparse._SubParsersAction)
+        ]
         return [name for action in verbs for name in action.choices]
 
     def _help(self) -> str:
@@ -129,7 +131,7 @@ def refuse_addresses(words: Sequence[str]) -> None:
 def with_two_dashes(words: Iterable[str], options: Collection[str]) -> list[str]:
     """Returns the words of a command line with two dashes before each flag: absl takes one too.
 
-    `options` are those of the verb; its short ones keep their dash.
+    `options` are the verb's; short ones keep their dash.
     """
 
     def two(word: str) -> str:

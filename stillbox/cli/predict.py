@@ -126,8 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _selection(arguments: argparse.Namespace) -> Selection:
     """Returns what the flags say, without --classes: those are the model's."""
     if arguments.classes_per_object == "all" and arguments.iou != IOU:
-        what = "every class has boxes of its own with --classes-per-object all"
-        raise UserError(what, where="--iou", fix="leave one of the two out")
+        problem = "every class has boxes of its own with --classes-per-object all"
+        raise UserError(problem, where="--iou", fix="leave one of the two out")
     return Selection(
         min_score=arguments.min_score,
         classes_per_object=arguments.classes_per_object,
@@ -138,7 +138,7 @@ def _selection(arguments: argparse.Namespace) -> Selection:
 def _with_classes(selection: Selection, words: Sequence[str], names: Collection[str]) -> Selection:
     """Returns the selection of the classes of --classes; a name may hold a comma itself."""
     parts = [[word] if word in names else word.split(",") for word in words]
-    classes = tuple(one.strip() for part in parts for one in part)
+    classes = tuple(name.strip() for part in parts for name in part)
     selection = replace(selection, classes=classes)
     selection.check_classes(names)
     return selection
@@ -169,9 +169,9 @@ def _tiling(arguments: argparse.Namespace) -> "Tiling | None":
             if getattr(arguments, name) != unset
         ]
         if set_anyway:
-            what = "there are no tiles without --tile"
+            problem = "there are no tiles without --tile"
             fix = "add --tile 640, for instance"
-            raise UserError(what, where="--" + set_anyway[0].replace("_", "-"), fix=fix)
+            raise UserError(problem, where="--" + set_anyway[0].replace("_", "-"), fix=fix)
         return None
     from stillbox.predicting.tiling import Tiling
 
@@ -250,7 +250,7 @@ def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None", selection: 
     from stillbox.api import load
     from stillbox.scaling.ray_data import predict_files
 
-    # This process only distributes work and must not hold a worker's accelerator.
+    # The main process only distributes work and must not hold a worker's accelerator.
     jax.config.update("jax_platforms", "cpu")
     predictor = load(
         **model_arguments(arguments), batch_size=arguments.batch_size, tiling=tiling, say=say_aside

@@ -50,9 +50,9 @@ _STEPS = (16, 1)
 
 
 class _Written(NamedTuple):
-    """One image whose results are written."""
+    """The written results of one image."""
 
-    found: Detections
+    detections: Detections
     """The detections, in labels too; without the pixels, as only their size is needed."""
     entry: dict[str, Any]
     line: str
@@ -119,7 +119,7 @@ class PredictRun:
         if self._labels is not None:
             least = min(selection.min_score, self._labels.least_score)
             selection = replace(selection, min_score=least)
-        found = self._predictor.detect(
+        stream = self._predictor.detect(
             images,
             read_image,
             selection,
@@ -129,29 +129,29 @@ class PredictRun:
         )
 
         def write(every: Detections) -> _Written:
-            one = every.at_least(self._selection.min_score)
-            entry, target = one.to_dict(), self._folder
+            shown = every.at_least(self._selection.min_score)
+            entry, target = shown.to_dict(), self._folder
             if self._draws:
-                target = self._folder / names[one.source]
-                one.save(target, min_score=self._selection.min_score)
+                target = self._folder / names[shown.source]
+                shown.save(target, min_score=self._selection.min_score)
                 entry["picture"] = target.name
-            self._write_crops(one, Path(names[one.source]).stem)
-            blank = np.broadcast_to(np.uint8(0), one.image.shape)
-            line = f"{one.source}: {describe_objects(one.names)} -> {target}"
-            few = all(few_values(Image.fromarray(one.image[::n, ::n])) for n in _STEPS)
+            self._write_crops(shown, Path(names[shown.source]).stem)
+            blank = np.broadcast_to(np.uint8(0), shown.image.shape)
+            line = f"{shown.source}: {describe_objects(shown.names)} -> {target}"
+            few = all(few_values(Image.fromarray(shown.image[::n, ::n])) for n in _STEPS)
             return _Written(replace(every, image=blank), entry, line, few)
 
         began, done = time.perf_counter(), 0
-        written = ordered_map(write, found, own_processors())
-        with json_lines(lines) as append, closing(written), closing(found):  # type: ignore[type-var]
-            for one in written:
-                append(one.entry)
-                print(printable_line(one.line))
-                self._few += [one.found.source] * one.few_values
+        written = ordered_map(write, stream, own_processors())
+        with json_lines(lines) as append, closing(written), closing(stream):  # type: ignore[type-var]
+            for image in written:
+                append(image.entry)
+                print(printable_line(image.line))
+                self._few += [image.detections.source] * image.few_values
                 if self._labels is not None:
-                    file = Path(one.found.source)
-                    name = Path(names[one.found.source]).with_suffix(file.suffix).name
-                    self._labels.add(file, one.found, name)
+                    file = Path(image.detections.source)
+                    name = Path(names[image.detections.source]).with_suffix(file.suffix).name
+                    self._labels.add(file, image.detections, name)
                 done += 1
                 if self._stop.signal is not None:
                     break
@@ -163,9 +163,9 @@ class PredictRun:
                 print(printable_line(self._labels.write()))
         return done
 
-    def _write_crops(self, found: Detections, stem: str) -> None:
+    def _write_crops(self, detections: Detections, stem: str) -> None:
         if self._crops is not None:
-            write_crops(found, self._folder / _CROPS, stem, self._crops)
+            write_crops(detections, self._folder / _CROPS, stem, self._crops)
 
     def _run_video(self, source: Path | int, name: str) -> int:
         """Returns 1, or 0 if the video could not be read."""
@@ -181,7 +181,7 @@ class PredictRun:
 
     def _detect_frames(self, video: Video, name: str) -> None:
         frames, again = tee(video)
-        found = self._predictor.detect(
+        stream = self._predictor.detect(
             frames,
             lambda frame: (frame.pixels, f"{video.name}, frame {frame.number}"),
             self._selection,
@@ -191,38 +191,38 @@ class PredictRun:
         began, count, objects = time.perf_counter(), 0, Counter[str]()
         drawn = VideoFile(path, video.rate / video.stride, live=video.live)
         with json_lines(lines) as append, drawn, progress_bar("frames") as progress:
-            for one, frame in zip(found, again, strict=False):
+            for detections, frame in zip(stream, again, strict=False):
                 seconds = round(frame.seconds, 3)
                 place = {"video": video.name, "frame": frame.number, "time": seconds}
-                entry = one.to_dict()
+                entry = detections.to_dict()
                 entry.pop("image")
                 append(place | entry)
                 if self._draws:
-                    drawn.write(np.asarray(one.draw(self._selection.min_score)), frame.seconds)
-                self._write_crops(one, f"{name}_{frame.number:06}")
+                    picture = detections.draw(self._selection.min_score)
+                    drawn.write(np.asarray(picture), frame.seconds)
+                self._write_crops(detections, f"{name}_{frame.number:06}")
                 count += 1
-                objects.update(one.names)
+                objects.update(detections.names)
                 progress(count, video.frames or count)
                 if self._stop.signal is not None:
                     break
         rate = count / max(time.perf_counter() - began, 1e-9)
         target = path if self._draws else lines
-        what = describe_objects(objects.elements())
-        line = (
-            f"{video.name}: {count_text(count, 'frame')}, {what}, {rate:.1f} frames/s -> {target}"
-        )
+        counted = describe_objects(objects.elements())
+        frames_text = count_text(count, "frame")
+        line = f"{video.name}: {frames_text}, {counted}, {rate:.1f} frames/s -> {target}"
         print(printable_line(line))
 
     def _pass_over(self, name: str, error: UserError | OSError) -> None:
-        what = error.what if isinstance(error, UserError) else str(error.strerror or error)
-        self._unread.append(f"{name}: {what}")
+        reason = error.what if isinstance(error, UserError) else str(error.strerror or error)
+        self._unread.append(f"{name}: {reason}")
         say_aside(printable_line(f"passed over: {self._unread[-1]}"))
 
     def _say_few(self) -> None:
         if self._few:
             count = count_text(len(self._few), "image")
-            what = f"{count} with few of the 256 values, almost of one colour"
-            say_aside(printable_line(f"{what}: first {self._few[0]}"))
+            images = f"{count} with few of the 256 values, almost of one colour"
+            say_aside(printable_line(f"{images}: first {self._few[0]}"))
 
     def _say_unread(self, total: int) -> None:
         if self._unread:
@@ -235,7 +235,7 @@ class PredictRun:
 
 
 def describe_objects(names: Iterable[str]) -> str:
-    """Returns the number of objects, and of those of the most frequent classes."""
+    """Returns the number of objects, and the numbers of the most frequent classes."""
     counts = Counter(names)
     total = counts.total()
     if not total:
@@ -260,7 +260,9 @@ def _label_folder(
     if not thresholds:
         say_aside(f"labels: no report of `stillbox evaluate`, so of objects of at least {without}")
     else:
-        listed = ", ".join(f"{names[one]} {score:.2f}" for one, score in thresholds.items())
+        listed = ", ".join(
+            f"{names[class_id]} {score:.2f}" for class_id, score in thresholds.items()
+        )
         rest = f"; other classes: {without}" if len(thresholds) < len(names) else ""
         say_aside(printable_line(f"labels: least scores of {directory}/evaluation: {listed}{rest}"))
     return LabelFolder(folder / _LABELS, arguments.labels, names, thresholds, selection.min_score)
@@ -295,5 +297,5 @@ def picture_names(images: Sequence[Path]) -> list[str]:
 
 
 def _video_names(videos: Sequence[Path | int]) -> list[str]:
-    stems = (f"webcam_{one}" if isinstance(one, int) else one.stem for one in videos)
+    stems = (f"webcam_{video}" if isinstance(video, int) else video.stem for video in videos)
     return unique_names(stems, PREDICTIONS)

@@ -126,13 +126,13 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
     row = known_weights().get(weights or "")
     if row is None:
         if download:
-            what = (
+            problem = (
                 f"there are no weights {weights!r} to download"
                 if weights
                 else "no weights are named"
             )
             fix = nearest(weights, known_weights()) if weights else "give --weights NAME"
-            raise UserError(what, where="--download", fix=fix)
+            raise UserError(problem, where="--download", fix=fix)
         return
     # Imported here: most models are directories.
     from stillbox.checkpoints.pretrained import find_weights, get_weights, how_to_get
@@ -140,9 +140,9 @@ def fetch_weights(weights: str | None, *, download: bool) -> None:
     if not Path(row.name).exists() and find_weights(row.name) is None:
         if not download:
             size = sum(file.bytes for file in row.files)
-            what = f"the weights {row.name} are not on this machine"
+            problem = f"the weights {row.name} are not on this machine"
             fix = f"add --download to fetch them ({size_text(size)}), or {how_to_get(row)}"
-            raise UserError(what, where="--weights", fix=fix)
+            raise UserError(problem, where="--weights", fix=fix)
         with progress_bar(row.name) as progress:
             get_weights(row.name, progress=progress)
 
@@ -271,8 +271,8 @@ def run_training(
 def show_findings(resolved: Resolved, model_directory: Path) -> None:
     """Prints the worst of what `stillbox check` finds in an experiment that is to be trained.
 
-    Notes are those of the reader. They are printed before the directory has a run, and if the
-    experiment is that of the directory: some of its settings are not taken.
+    Notes come from the reader. They are printed before the directory has a run, and for the
+    experiment of the directory itself: some of its settings are not taken.
     """
     from stillbox.checking.config import check_experiment
     from stillbox.checkpoints.checkpoint import EXPERIMENT
@@ -281,20 +281,20 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
     # A disk may not answer.
     with announcing(lambda: "checking the experiment and its records"):
         findings = check_experiment(resolved, memory=False).findings
-    own = str(model_directory / EXPERIMENT)
+    stored = str(model_directory / EXPERIMENT)
     worst, others = list[str](), list(resolved.warnings)
-    for one in findings:
-        text = f"{one.origin}: {one.what}"
+    for finding in findings:
+        text = f"{finding.origin}: {finding.what}"
         # What the reader warns of is among the findings too.
         known = {text, text.removeprefix(f"{resolved.source}: ")} & {*resolved.warnings}
-        if one.severity != "note" and not known:
-            place = worst if one.severity == "error" else others
-            place.append(one.describe({}))
+        if finding.severity != "note" and not known:
+            place = worst if finding.severity == "error" else others
+            place.append(finding.describe({}))
     show_remarks(
         resolved,
         [*worst, *others],
-        notes=resolved.source == own or not is_model_directory(model_directory),
-        also_in=own,
+        notes=resolved.source == stored or not is_model_directory(model_directory),
+        also_in=stored,
     )
 
 

@@ -193,17 +193,17 @@ def _key(arguments: argparse.Namespace) -> str:
 def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """Returns what encrypts connections; refuses unusable files before the model is loaded."""
     if (certificate is None) != (key is None):
-        what = "a certificate and its key belong together"
-        raise UserError(what, where="--tls-cert, --tls-key", fix="give both")
+        problem = "a certificate and its key belong together"
+        raise UserError(problem, where="--tls-cert, --tls-key", fix="give both")
     if certificate is None:
         return None
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         tls.load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        what = f"{certificate} and {key} cannot be used: {error}"
+        problem = f"{certificate} and {key} cannot be used: {error}"
         fix = "give PEM files that belong together"
-        raise UserError(what, where="--tls-cert, --tls-key", fix=fix) from error
+        raise UserError(problem, where="--tls-cert, --tls-key", fix=fix) from error
     return tls
 
 
@@ -212,9 +212,9 @@ def _check_address(arguments: argparse.Namespace) -> None:
     if _is_loopback(arguments.host):
         return
     if not _key(arguments) and not arguments.insecure:
-        what = f"{arguments.host} is open to other machines, and there is no key"
+        problem = f"{arguments.host} is open to other machines, and there is no key"
         fix = f"set ${KEY_VARIABLE}, or add --insecure in a closed network"
-        raise UserError(what, where="--host", fix=fix)
+        raise UserError(problem, where="--host", fix=fix)
     if _key(arguments) and arguments.tls_cert is None:
         note("the key is sent unencrypted; --tls-cert and --tls-key encrypt it, as does a proxy")
 
@@ -256,8 +256,8 @@ def _explaining(host: str, port: int) -> Iterator[None]:
             fix = "give --host an address or a name of this machine, as 127.0.0.1"
         elif number == errno.EACCES:
             fix = "give a --port of 1024 or more; lower ones are reserved for the system"
-        what = f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}"
-        raise UserError(what, where="--host, --port", fix=fix) from error
+        problem = f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(problem, where="--host, --port", fix=fix) from error
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -107,17 +107,17 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UserError(f"--epochs is {arguments.epochs:g}", fix="give at least 1, or --steps")
     last = last_epoch_of_full_rate(arguments)
     if arguments.lr_warmup_epoch > last:
-        what = (
+        problem = (
             f"the warm-up ends at epoch {arguments.lr_warmup_epoch:g}, after the decay begins at "
             f"{last:g}"
         )
-        raise UserError(what, where="--lr_warmup_epoch", fix="shorten it, or raise --k")
+        raise UserError(problem, where="--lr_warmup_epoch", fix="shorten it, or raise --k")
     if arguments.use_horovod:
         _count_processes(arguments)
 
 
 def _count_processes(arguments: argparse.Namespace) -> None:
-    """Turns the batch size of each process into that of the job."""
+    """Turns the batch size of each process into the batch size of the job."""
     place = find_process_info(arguments)
     if place is None:
         note("--use_horovod: one process uses all devices of this machine")
@@ -217,12 +217,12 @@ def _records(folder: Path, name: str) -> Changes:
     folder = local_path(folder, "--data_dir")
     prefix = {"train": "train", "evaluation": "val"}[name]
     patterns = [f"{prefix}*-of-*", f"{prefix}*.tfrecord", f"{prefix}*.record"]
-    pattern = next((one for one in patterns if any(folder.glob(one))), None)
+    pattern = next((pattern for pattern in patterns if any(folder.glob(pattern))), None)
     if pattern is None:
         fix = "make them with `stillbox data convert coco`, and give their folder in --data_dir"
         raise UserError(f"there are no records {prefix}*", where=str(folder), fix=fix)
-    own = folder / "label_map.pbtxt"
-    label_map = str(own) if own.is_file() else "coco"
+    beside = folder / "label_map.pbtxt"
+    label_map = str(beside) if beside.is_file() else "coco"
     return {
         f"data.{name}.paths": [str(folder / pattern)],
         f"data.{name}.label_map": label_map,
@@ -241,8 +241,8 @@ def _weights(checkpoint: str, model_directory: Path) -> Changes:
     from stillbox.checkpoints.model_directory import is_model_directory
 
     path = Path(checkpoint)
-    found = path.exists() or Path(f"{path}.index").is_file()
-    if not found and not is_model_directory(model_directory):
+    exists = path.exists() or Path(f"{path}.index").is_file()
+    if not exists and not is_model_directory(model_directory):
         raise UserError(
             "there are no such weights",
             where=f"--resnet_checkpoint {checkpoint}",
@@ -345,15 +345,16 @@ def _predict(arguments: argparse.Namespace) -> int:
     with batch_profiler(arguments.profile, arguments.model_dir, "predict") as profiler:
         # As in the original: every detection.
         everything = Selection(min_score=0, classes_per_object="all")
-        (found,) = predictor.detect(
+        (detections,) = predictor.detect(
             [arguments.inference], read_image, everything, observer=profiler
         )
-    for one in islice(found, _SHOWN):
-        ymin, xmin, ymax, xmax = one.box
+    for detection in islice(detections, _SHOWN):
+        ymin, xmin, ymax, xmax = detection.box
         corners = f"({xmin:.0f},{ymin:.0f}) ({xmax:.0f},{ymax:.0f})"
-        print(f"{one.score:.3f} ({one.class_id}) {printable_line(one.name)} {corners}")
-    if not len(found):
+        name = printable_line(detection.name)
+        print(f"{detection.score:.3f} ({detection.class_id}) {name} {corners}")
+    if not len(detections):
         print("nothing found")
-    found.save(_PICTURE, min_score=0.0, max_boxes=_SHOWN)
+    detections.save(_PICTURE, min_score=0.0, max_boxes=_SHOWN)
     print(f"picture: {_PICTURE}")
     return 0

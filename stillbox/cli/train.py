@@ -114,16 +114,16 @@ def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
     # Imported here: --help needs no jax.
     from stillbox.scaling.ray_scale import find_workers
 
-    found = {
+    engine = {
         "engine": arguments.engine,
         "workers": _workers(arguments.workers),
         "resources": parse_resources(arguments.resources),
         "tpu_slice": arguments.slice,
     }
-    if find_workers(**found) is not None and find_process_info(arguments) is not None:
-        what = "--engine ray starts the processes of a job itself"
-        raise UserError(what, where="--engine", fix="run this once, outside of mpirun and srun")
-    return found
+    if find_workers(**engine) is not None and find_process_info(arguments) is not None:
+        problem = "--engine ray starts the processes of a job itself"
+        raise UserError(problem, where="--engine", fix="run this once, outside of mpirun and srun")
+    return engine
 
 
 def _workers(text: str | None) -> int | tuple[int, int] | None:
@@ -161,13 +161,14 @@ def _new_directory(arguments: argparse.Namespace) -> Path:
     if source is None:
         raise _nothing_to_train()
     if find_process_info(arguments) is not None:
-        what = "the processes of a job share one folder"
-        raise UserError(what, where="--model-dir", fix="give it to all of them")
+        problem = "the processes of a job share one folder"
+        raise UserError(problem, where="--model-dir", fix="give it to all of them")
     path = Path(source).resolve()
     path = path.parent if path.name in _DATA_FILES else path
     name = path.name if path.is_dir() else path.stem
     names = chain([name], (f"{name}-{number}" for number in count(2)))
-    folder = next(Path("runs", one) for one in names if not Path("runs", one).exists())
+    folders = (Path("runs", name) for name in names)
+    folder = next(folder for folder in folders if not folder.exists())
     say_aside(f"the model directory is {folder}")
     return folder
 
@@ -187,8 +188,8 @@ def _weights(text: str) -> Changes:
         return row.changes()
     path = named_path(text)
     if text != "none" and not (path.exists() or Path(f"{path}.index").exists()):
-        what = f"there are no weights {text!r}"
-        raise UserError(what, where="--weights", fix=nearest(text, ["none", *known_weights()]))
+        problem = f"there are no weights {text!r}"
+        raise UserError(problem, where="--weights", fix=nearest(text, ["none", *known_weights()]))
     # Models of stillbox are detectors, whatever the recipe starts from.
     ours = is_model_directory(path) or is_packed(path)
     whole = {"train.fine_tune.scope": "detection", "train.fine_tune.load_heads": True}
@@ -202,8 +203,10 @@ def _refuse_data(config: str) -> None:
     if is_folder and (path / "experiment.yaml").is_file():
         return
     if is_folder or path.name in _DATA_FILES:
-        what = f"{config} is {'a folder' if is_folder else 'the description of a data set'}"
-        raise UserError(f"{what}, not a config", where="CONFIG", fix=f"give it as --data {config}")
+        problem = f"{config} is {'a folder' if is_folder else 'the description of a data set'}"
+        raise UserError(
+            f"{problem}, not a config", where="CONFIG", fix=f"give it as --data {config}"
+        )
 
 
 def _plan(arguments: argparse.Namespace, folder: Path, engine: dict[str, Any]) -> Resolved:

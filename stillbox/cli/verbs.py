@@ -14,17 +14,17 @@ class Verb:
     """A verb, of which the help is known before its module is imported.
 
     The module has `add_arguments(parser)` and `run(arguments)`, with its own docstring as the
-    description; or `add_VERB`, whose docstring is the description, and `run_VERB`.
+    description; or `add_VERB`, with its docstring as the description, and `run_VERB`.
     """
 
     name: str
     module: str
     about: str = ""
-    """Its line in the help, which lists no verb without one."""
+    """Line of the verb in the help, which lists no verb without a line."""
     spellings: tuple[str, ...] = ()
     """Names of the original program."""
     is_original: bool = False
-    """It has the flags of an original, which absl parses: no abbreviations, one dash or two."""
+    """The verb takes the flags of an original, as absl does: no abbreviations, one dash or two."""
 
 
 VERBS: dict[str, Verb] = {}
@@ -37,7 +37,7 @@ def register(*verbs: Verb) -> None:
 
 
 def known(word: str = "") -> Mapping[str, Verb]:
-    """Returns the verbs that a word can mean: those of stillbox suffice for their own names."""
+    """Returns the verbs that a word can mean: stillbox's suffice for their own names."""
     if word not in VERBS:
         import_entry_points("stillbox.verbs")
     return VERBS

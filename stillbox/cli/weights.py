@@ -125,7 +125,7 @@ def _summarise(console: "PrintableConsole") -> None:
 
 
 def _in_family(word: str) -> tuple[KnownWeights, ...]:
-    """Returns the weights of a family, or those of a name."""
+    """Returns the weights of a family or of a name."""
     families, known = weight_families(), known_weights()
     if word not in families and word not in known:
         fix = nearest(word, [*families, *known] if len(word) > 3 else families)
@@ -134,7 +134,7 @@ def _in_family(word: str) -> tuple[KnownWeights, ...]:
 
 
 def _scores(row: dict[str, Any]) -> str:
-    """Returns the published scores beside those of stillbox, and what these were checked with."""
+    """Returns the published scores, stillbox's scores, and how the latter were checked."""
     published = row["published"] or "no score is published with them"
     if not row["measured"] and not row["checked"]:
         return f"{published}; not measured with stillbox"
@@ -148,8 +148,8 @@ def _find(row: KnownWeights) -> dict[str, str | None]:
 
     installed = find_installed(row)
     downloaded = None if installed else find_weights(row.name)
-    found = zip(_PLACES, (installed, downloaded), strict=True)
-    return {word: str(path) if path else None for word, path in found}
+    places = zip(_PLACES, (installed, downloaded), strict=True)
+    return {word: str(path) if path else None for word, path in places}
 
 
 def _describe(row: KnownWeights) -> dict[str, Any]:
