@@ -85,7 +85,7 @@ def only_boxes(item: AnnotatedImage, keep: NDArray[np.bool_]) -> AnnotatedImage:
     rows = np.flatnonzero(keep).tolist()
     columns = ("pixel_boxes", "class_ids", "is_crowd", "difficult", "truncated", "area")
     # A column that the format does not have is empty.
-    kept = {name: one[keep] for name in columns if len(one := getattr(item, name))}
+    kept = {name: column[keep] for name in columns if len(column := getattr(item, name))}
     unknown = {rows.index(row): name for row, name in item.unknown.items() if row in rows}
     return replace(item, unknown=unknown, **kept)
 
@@ -166,8 +166,8 @@ class ImageRoot:
         """
         written = name.replace("\\", "/")
         if (folders := written.count("/")) > _MOST_FOLDERS:
-            what = f"an image name has {folders:,} folders, and {_MOST_FOLDERS} are read"
-            raise UserError(what, where=str(annotation), fix="mend the name")
+            problem = f"an image name has {folders:,} folders, and {_MOST_FOLDERS} are read"
+            raise UserError(problem, where=str(annotation), fix="mend the name")
         absolute = is_absolute(name)
         path = Path(os.path.normpath((near or self.folder) / written))
         if absolute or "\0" in name or not self.holds(path):
@@ -176,8 +176,8 @@ class ImageRoot:
             fix = f"let the name be relative to {self.folder} and stay in it"
             if linked:
                 fix = f"copy the images to {path.parent}, or give a folder that holds both"
-            what = f"the image name {name!r} leads out of the folder of the images{through}"
-            raise UserError(what, where=line_of(annotation, name), fix=fix)
+            problem = f"the image name {name!r} leads out of the folder of the images{through}"
+            raise UserError(problem, where=line_of(annotation, name), fix=fix)
         return path
 
     def holds(self, path: Path) -> bool:

@@ -44,7 +44,7 @@ class BoxNumbers:
 
     unit: Unit
     layout: Layout | None = None
-    """None: the numbers are points, such as those of an outline."""
+    """None: the numbers are points, such as the corners of an outline."""
 
     @classmethod
     def from_name(cls, name: str) -> "BoxNumbers":
@@ -53,10 +53,10 @@ class BoxNumbers:
         Raises:
             UserError: there is no such name.
         """
-        names = {str(one): one for one in _all_readings()}
+        names = {str(reading): reading for reading in _all_readings()}
         if name not in names:
-            what, fix = f"box numbers cannot be {name!r}", nearest(name, names)
-            raise UserError(what, where=Parameter("box_numbers"), fix=fix)
+            problem, fix = f"box numbers cannot be {name!r}", nearest(name, names)
+            raise UserError(problem, where=Parameter("box_numbers"), fix=fix)
         return names[name]
 
     def __str__(self) -> str:
@@ -125,27 +125,27 @@ def read_numbers(
             members[group].append(place)
     result = list(items)
     for group, places in members.items():
-        own = [items[place] for place in places]
-        found = chosen or _recognised(own, numbers, f" of {group}" if group else "")
-        for place, item in zip(places, own, strict=True):
-            if found == numbers:
+        group_items = [items[place] for place in places]
+        actual = chosen or _recognised(group_items, numbers, f" of {group}" if group else "")
+        for place, item in zip(places, group_items, strict=True):
+            if actual == numbers:
                 result[place] = _without_other_unit(item, numbers, log)
             else:
                 log.add(
-                    f"boxes are {found.describe()}, not {numbers.describe()}",
+                    f"boxes are {actual.describe()}, not {numbers.describe()}",
                     item.where,
                     format_box(item.pixel_boxes[0]) + " as the format says",
                     action="read as such",
                 )
-                result[place] = _converted(item, numbers, found)
+                result[place] = _converted(item, numbers, actual)
     return result
 
 
-def _converted(item: AnnotatedImage, numbers: BoxNumbers, found: BoxNumbers) -> AnnotatedImage:
+def _converted(item: AnnotatedImage, numbers: BoxNumbers, actual: BoxNumbers) -> AnnotatedImage:
     """Returns an item in which boxes are pixels or fractions, and areas are unknown."""
-    # Pixels stay pixels: without a claimed size, they are those of the file.
-    boxes = found.fractions(numbers.raw(item.pixel_boxes), np.ones((1, 2)))
-    relative = found.unit != "pixels"
+    # Pixels stay pixels: without a claimed size, they count in the file's image.
+    boxes = actual.fractions(numbers.raw(item.pixel_boxes), np.ones((1, 2)))
+    relative = actual.unit != "pixels"
     return replace(item, pixel_boxes=boxes, relative=relative, area=no_numbers())
 
 
@@ -166,13 +166,13 @@ _REACH = 0.35
 _REACHING = 5
 """Fewer boxes may well lie in a corner."""
 _SURE = 20
-"""So many boxes do not lie in a corner by chance."""
+"""A number of boxes that do not lie in a corner by chance."""
 _BROKEN = 0.25
 """Share of numbers with digits behind the point, above which they may be percent."""
 _CORNER = 0.011
 """Part of the sides that boxes reach at most if they were divided once too often."""
 _PEEKED = 500
-"""Images whose headers are read if their sizes are not claimed, or boxes do not fit them."""
+"""Number of images to read the header of, if no size is claimed or boxes do not fit the size."""
 
 
 def _recognised(items: Sequence[AnnotatedImage], numbers: BoxNumbers, of: str) -> BoxNumbers:
@@ -183,7 +183,7 @@ def _recognised(items: Sequence[AnnotatedImage], numbers: BoxNumbers, of: str) -
     # The claimed sizes may be wrong too.
     places = np.unique(np.linspace(0, len(items) - 1, _PEEKED).round().astype(int))
     seen = [_with_real_size(items[place], numbers) for place in places]
-    boxes, sides = _stacked([one for one in seen if min(one.height, one.width) > 0])
+    boxes, sides = _stacked([item for item in seen if min(item.height, item.width) > 0])
     misfits = _misfits(boxes, sides, numbers)
     if not _is_much(misfits, len(boxes)):
         return numbers
@@ -194,15 +194,15 @@ def _recognised(items: Sequence[AnnotatedImage], numbers: BoxNumbers, of: str) -
     fitting = _likeliest(fitting, numbers)
     small = numbers.unit == "pixels" and _could_be_percent(boxes, sides, numbers)
     # The policy of boxes repairs corners in another order.
-    own = _are_inside(_in_order(numbers.fractions(raw, sides)))
+    inside = _are_inside(_in_order(numbers.fractions(raw, sides)))
     in_doubt = len(boxes) < _SURE if small else bool((boxes[:, :2] > boxes[:, 2:]).all())
-    in_doubt &= own
-    in_doubt |= misfits < _CLEAR and any(one.unit == numbers.unit for one in fitting)
+    in_doubt &= inside
+    in_doubt |= misfits < _CLEAR and any(reading.unit == numbers.unit for reading in fitting)
     if fitting and in_doubt:
         fitting.append(numbers)
     elif len(fitting) == 1:
         return fitting[0]
-    elif (own and not (small and fitting)) or (not fitting and misfits <= _MOST):
+    elif (inside and not (small and fitting)) or (not fitting and misfits <= _MOST):
         return numbers
     reason = "have no number above 100" if small else "do not lie in their images"
     raise _unclear(
@@ -220,23 +220,23 @@ def _likeliest(fitting: list[BoxNumbers], numbers: BoxNumbers) -> list[BoxNumber
 
     Corners stay beside a centre and a size: few such boxes would pass for corners.
     """
-    same = [one for one in fitting if one.layout == numbers.layout]
+    same = [reading for reading in fitting if reading.layout == numbers.layout]
     if not same:
         return fitting
     rivals = ("corners",) if numbers.layout == "centre_size" else ()
-    return [one for one in fitting if one in same or one.layout in rivals]
+    return [reading for reading in fitting if reading in same or reading.layout in rivals]
 
 
 def _unclear(
     first: AnnotatedImage, said: str, numbers: BoxNumbers, fitting: Sequence[BoxNumbers]
 ) -> UserError:
     """Returns the error for boxes that fit nothing, or several readings."""
-    ways = " or ".join(one.describe() for one in fitting)
+    ways = " or ".join(reading.describe() for reading in fitting)
     known = f"all boxes fit as {ways}" if fitting else "no other reading fits all boxes"
-    what = f"{said} as {numbers.describe()}, which is what the format has; {known}"
-    options = (str(Parameter("box_numbers", str(one))) for one in fitting or [numbers])
+    problem = f"{said} as {numbers.describe()}, which is what the format has; {known}"
+    options = (str(Parameter("box_numbers", str(reading))) for reading in fitting or [numbers])
     fix = f"write them as {numbers.describe()}, or say what they are, as {' or '.join(options)}"
-    return UserError(what, where=first.where, fix=fix)
+    return UserError(problem, where=first.where, fix=fix)
 
 
 def _stacked(items: Sequence[AnnotatedImage]) -> tuple[Floats, Floats]:

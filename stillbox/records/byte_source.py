@@ -262,10 +262,10 @@ class RemoteBytes:
     def __init__(self, path: ObjectPath, blocks: BlockCache | None = None) -> None:
         self.path: PurePath = path
         self._objects, self._name = object_at(str(path))
-        found = self._objects.find(self._name)
-        if found is None:
+        entry = self._objects.find(self._name)
+        if entry is None:
             raise UserError("there is no such object", where=str(path))
-        self.size, self._tag = found
+        self.size, self._tag = entry
         self.identity: dict[str, object] = {"size": self.size, "version": self._tag}
         self.key = _short_name(str(path).encode())
         self._cache = blocks or _shared_cache(cache_folder() / "blocks")
@@ -277,14 +277,14 @@ class RemoteBytes:
     def read_at(self, offset: int, size: int) -> bytes:
         """Returns bytes: from blocks that are kept or may be, otherwise exactly these."""
         end = min(offset + size, self.size)
-        found = []
+        parts = []
         for number in range(offset // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
             first = number * BLOCK_BYTES
             part = self._kept(number, max(offset - first, 0), min(end - first, BLOCK_BYTES))
             if part is None:
                 return self._fetch(offset, end)
-            found.append(part)
-        return b"".join(found)
+            parts.append(part)
+        return b"".join(parts)
 
     def fetch_again(self, offset: int, size: int) -> bytes | None:
         """Returns bytes from the service, and removes their blocks: a disk may fail."""
@@ -295,8 +295,8 @@ class RemoteBytes:
 
     def replaced(self) -> bool:
         """Whether the object was replaced after it was opened."""
-        found = self._objects.find(self._name)
-        return found is None or tuple(found) != (self.size, self._tag)
+        entry = self._objects.find(self._name)
+        return entry is None or tuple(entry) != (self.size, self._tag)
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
@@ -305,14 +305,14 @@ class RemoteBytes:
 
         def read(offset: int, size: int) -> bytes:
             nonlocal last
-            found = b""
-            while len(found) < size and (at := offset + len(found)) < self.size:
+            content = b""
+            while len(content) < size and (at := offset + len(content)) < self.size:
                 number = at // BLOCK_BYTES
                 if last[0] != number:
                     last = number, self._kept(number) or self._fetch_block(number)
                 first = at - number * BLOCK_BYTES
-                found += last[1][first : first + size - len(found)]
-            return found
+                content += last[1][first : first + size - len(content)]
+            return content
 
         yield read
 
@@ -348,12 +348,12 @@ class RemoteBytes:
 
     def _fetch(self, start: int, end: int) -> bytes:
         try:
-            found = self._objects.read(self._name, start, end)
+            part = self._objects.read(self._name, start, end)
         except FileNotFoundError:
             raise _replaced(self.path) from None
-        if len(found) != end - start:
+        if len(part) != end - start:
             raise _replaced(self.path)
-        return found
+        return part
 
 
 class _Stream(io.RawIOBase):
@@ -366,10 +366,10 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        found = self._read(self._at, len(buffer))
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        content = self._read(self._at, len(buffer))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
 
 
 # One for all objects of a process, as its limit is.

@@ -104,8 +104,8 @@ def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Ex
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         log.bad_record("image file cannot be opened", item.where, str(error))
         return None
-    for what, detail, outcome in image.notes:
-        log.add(what, item.where, detail, action=outcome)
+    for note, detail, outcome in image.notes:
+        log.add(note, item.where, detail, action=outcome)
     example = to_example(item, image, log)
     example, problems = apply_box_policy(
         example, item.unknown, log.bad_boxes, pixels_possible=False
@@ -143,8 +143,8 @@ def brightest_of(items: Sequence[AnnotatedImage], engine: OrderedMap = ordered_m
     """
     brightest = NO_DEEP
     possible = [item for item in items if item.path.suffix.lower() not in _NEVER_DEEP]
-    for one in engine(_brightest, possible):
-        brightest = brightest.joined(one)
+    for in_image in engine(_brightest, possible):
+        brightest = brightest.joined(in_image)
     return brightest
 
 
@@ -192,7 +192,7 @@ class ConversionReport:
             ("shards", "", f"{len(self.files):,}"),
         ]
         lines = [f"Set {self.name!r}", f"  {'':15} {'found':>11} {'written':>11}"]
-        lines += [f"  {what:15} {found:>11} {written:>11}" for what, found, written in counts]
+        lines += [f"  {title:15} {read:>11} {written:>11}" for title, read, written in counts]
         lines += ["Boxes written"]
         lines += [
             f"  {boxes:11,}  {printable_line(name)}" for name, boxes in self.boxes_per_class.items()
@@ -284,9 +284,9 @@ def check_label_map(output: Path, label_map: LabelMap) -> None:
     """Refuses to put sets with different classes into one folder, where they would be mixed up."""
     path = output / LABEL_MAP_NAME
     if path.is_file() and LabelMap.from_file(path) != label_map:
-        what = "the output folder holds a label map with other classes or ids"
+        problem = "the output folder holds a label map with other classes or ids"
         fix = f"choose another {Parameter('output')}, or give {path} as the label map"
-        raise UserError(what, where=str(path), fix=fix)
+        raise UserError(problem, where=str(path), fix=fix)
 
 
 def keep_label_map(output: Path, label_map: LabelMap) -> Path:
@@ -299,11 +299,13 @@ def keep_label_map(output: Path, label_map: LabelMap) -> Path:
 def no_boxes(of: str, problems: Iterable[Problem]) -> UserError:
     """Returns the error for annotations without a usable box, with their problems."""
     reasons = "; ".join(f"{problem}: {problem.examples[0]}" for problem in problems)
-    what = f"the annotations ({of}) have no box that can be used: {reasons or 'there is none'}"
-    return UserError(what, fix="see that the annotations belong to the images and have boxes")
+    problem = f"the annotations ({of}) have no box that can be used: {reasons or 'there is none'}"
+    return UserError(problem, fix="see that the annotations belong to the images and have boxes")
 
 
 def _nothing_written(log: ConversionLog, name: str) -> UserError:
     reasons = "; ".join(f"{p.reason} ({p.count}), first {p.examples[0]}" for p in log)
-    what = f"no image of the set {name!r} could be used: {reasons or 'the annotations name none'}"
-    return UserError(what, fix="see that the image folder and the annotations belong together")
+    problem = (
+        f"no image of the set {name!r} could be used: {reasons or 'the annotations name none'}"
+    )
+    return UserError(problem, fix="see that the image folder and the annotations belong together")

@@ -82,17 +82,17 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
         if stored["key"] == key and files <= there:
             return _reused(output, stored["result"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = "the output folder holds files that are no conversion"
+        problem = "the output folder holds files that are no conversion"
         fix = f"choose another {Parameter('output')}, or empty the folder"
-        raise UserError(what, where=str(output), fix=fix) from error
+        raise UserError(problem, where=str(output), fix=fix) from error
     if not overwrite:
-        what = "the output folder holds a conversion of other data or with other options"
+        problem = "the output folder holds a conversion of other data or with other options"
         fix = f"replace it with {Parameter('overwrite')}, or choose another {Parameter('output')}"
-        raise UserError(what, where=str(output), fix=fix)
+        raise UserError(problem, where=str(output), fix=fix)
     if foreign := sorted(there - files):
-        what = f"the output folder holds a file that is not the conversion's: {foreign[0]}"
+        problem = f"the output folder holds a file that is not the conversion's: {foreign[0]}"
         raise UserError(
-            what, where=str(output), fix=f"move it away, or choose another {Parameter('output')}"
+            problem, where=str(output), fix=f"move it away, or choose another {Parameter('output')}"
         )
     return None
 

@@ -55,8 +55,8 @@ def _costly_jpeg(data: bytes) -> str:
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the marker of each segment up to the end of the image, and the place of its length."""
     place = len(JPEG_START)
-    while found := _MARKER.search(data, place):
-        place = found.end()
+    while match := _MARKER.search(data, place):
+        place = match.end()
         marker = data[place - 1]
         if marker == _END:
             return

@@ -47,11 +47,11 @@ class DataFolder:
         if root.is_file() and root.suffix.lower() in (".yaml", ".yml"):
             root = root.parent
         if not root.is_dir():
-            what = "this is a file" if root.is_file() else "there is no such folder"
+            problem = "this is a file" if root.is_file() else "there is no such folder"
             fix = f"give its folder, {root.parent}" if root.is_file() else "give a folder of images"
             if root.is_file() and root.suffix.lower() in ARCHIVES:
-                what, fix = "this is an archive", "unpack it, and give the folder"
-            raise UserError(what, where=str(root), fix=fix)
+                problem, fix = "this is an archive", "unpack it, and give the folder"
+            raise UserError(problem, where=str(root), fix=fix)
         self.shown = root
         """The folder as it was given."""
         self.root = root.resolve()
@@ -103,8 +103,8 @@ class DataFolder:
     def json(self, file: Path) -> Json:
         """Returns the content of a JSON file.
 
-        Keeps that of the largest file until `forget`: recognising and reading parse it once. All
-        files together may exceed the memory.
+        The content of the largest file is kept until `forget`: recognising and reading parse it
+        once. All files together may exceed the memory.
 
         Raises:
             UserError: see `read_json`.
@@ -186,9 +186,9 @@ class DataFolder:
             return _best(same, lambda other: (_tail(other.parts, wanted), _shared(other, near)))
         loose = tuple(map(_loose, (*wanted[:-1], _without_query(wanted[-1]))))
         stem = image_stem(loose[-1])
-        found = self._by_loose.get(loose[-1]) or self._by_loose_stem.get(stem, [])
+        matches = self._by_loose.get(loose[-1]) or self._by_loose_stem.get(stem, [])
         return _best(
-            found,
+            matches,
             lambda other: (_tail(tuple(map(_loose, other.parts)), loose), _shared(other, near)),
         )
 
@@ -201,13 +201,13 @@ class DataFolder:
         Raises:
             UserError: the only image of this name is such a link.
         """
-        found = self._by_stem.get(stem, []) or self._by_loose_stem.get(_loose(stem), [])
-        if len(found) == 1:
-            return found[0]
+        matches = self._by_stem.get(stem, []) or self._by_loose_stem.get(_loose(stem), [])
+        if len(matches) == 1:
+            return matches[0]
         beside = self._in_place.get((near.parent, stem), [])
         suffix = PurePosixPath(named.replace("\\", "/")).suffix.lower()
         best = _best(
-            beside or found,
+            beside or matches,
             lambda other: (_shared(other, near), other.suffix.lower() == suffix),
         )
         if not best:
@@ -229,7 +229,7 @@ class DataFolder:
         return {*self.files}
 
     def folder_like(self, place: Path) -> Path | None:
-        """Returns the folder of images whose path is the same but for capitals, if there is one."""
+        """Returns the folder of images with the same path but for capitals, if there is one."""
         return self._by_loose_folder.get(_loose(str(place)))
 
     @cached_property
@@ -275,10 +275,10 @@ class DataFolder:
         return _grouped((file.stem, file) for file in self.images)
 
     def _own(self, file: Path) -> bool:
-        own = not self._leads_out(file) and file.is_file()
-        if not own:
+        inside = not self._leads_out(file) and file.is_file()
+        if not inside:
             (self.links if self._leads_out(file) else self.special).append(file)
-        return own
+        return inside
 
     def _leads_out(self, path: Path) -> bool:
         return path.is_symlink() and not self.images_root.holds(path)
@@ -348,7 +348,7 @@ def _best(paths: Sequence[Path], score: Callable[[Path], tuple[int, ...]]) -> li
     if len(paths) < 2:
         return list(paths)
     scores = [score(path) for path in paths]
-    return [path for path, own in zip(paths, scores, strict=True) if own == max(scores)]
+    return [path for path, points in zip(paths, scores, strict=True) if points == max(scores)]
 
 
 def _tail(parts: Sequence[str], wanted: Sequence[str]) -> int:

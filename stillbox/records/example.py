@@ -87,7 +87,7 @@ COUNT_FROM_ONE = (
     "ids of classes begin at 1: write the records again with every image/object/class/label one "
     "higher, or with image/object/class/text, which has precedence"
 )
-"""The remedy for records whose labels begin at 0."""
+"""The remedy for records with labels from 0."""
 
 # A sixteenth of a pixel at 640: rounding errors are clipped without a report.
 _ROUNDING = 1e-4
@@ -102,7 +102,7 @@ class BoxProblem:
 
     reason: str
     box: int
-    """Its number in the record, from 0."""
+    """Number of the box in the record, from 0."""
     detail: str
     action: str
     """`fixed` or `dropped`; under policy `fail`, `stopped`."""
@@ -113,7 +113,7 @@ def apply_box_policy(
 ) -> tuple[Example, list[BoxProblem]]:
     """Returns the example with its sound boxes, and the problems of the others.
 
-    Boxes are normalised; `unknown` has the record's names of unknown classes, whose id is 0, by
+    Boxes are normalised; `unknown` has the record's names of unknown classes, which have id 0, by
     box. Under `fail`, an example with a problem is returned unchanged. Coordinates above 2 are
     pixels, except in a converter, which divides by the image size itself.
     """

@@ -57,7 +57,7 @@ class LabelledImage:
 
 def xml_text(value: object) -> str:
     """Returns a value as text that XML 1.0 can hold."""
-    return _NO_XML.sub(lambda one: printable(one[0]), str(value))
+    return _NO_XML.sub(lambda match: printable(match[0]), str(value))
 
 
 def write_cvat(
@@ -73,7 +73,7 @@ def write_cvat(
     for number, image in enumerate(images):
         sides = {"width": image.width, "height": image.height}
         about = {"id": number, "name": image.name, "subset": split, **sides}
-        one = ElementTree.SubElement(root, "image", _attributes(about))
+        element = ElementTree.SubElement(root, "image", _attributes(about))
         source = "manual" if image.scores is None else "auto"
         for class_id, (ymin, xmin, ymax, xmax) in zip(
             image.example.class_ids, image.pixels.tolist(), strict=True
@@ -81,7 +81,7 @@ def write_cvat(
             corners = {"xtl": xmin, "ytl": ymin, "xbr": xmax, "ybr": ymax}
             label_name = label_map.text_of(int(class_id))
             box = {"label": label_name, "source": source, "occluded": 0, **corners, "z_order": 0}
-            ElementTree.SubElement(one, "box", _attributes(box))
+            ElementTree.SubElement(element, "box", _attributes(box))
     ElementTree.indent(root)
     content = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
     write_whole(output / f"annotations_{split}.xml", content, below=output)
@@ -123,8 +123,8 @@ def _write_shared(path: Path, content: bytes, before: bytes) -> None:
     """Writes a file that all splits share, which is `before` if there are others."""
     if path.exists() and read_untrusted(path, most=MAX_LABEL_MAP_BYTES) != before:
         fix = "give the label map of the other splits, or another folder"
-        what = "the other splits have other classes, or somebody else wrote this file"
-        raise UserError(what, where=str(path), fix=fix)
+        problem = "the other splits have other classes, or somebody else wrote this file"
+        raise UserError(problem, where=str(path), fix=fix)
     write_whole(path, content, below=path.parent)
 
 
@@ -134,7 +134,7 @@ def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object
     for row, (ymin, xmin, ymax, xmax) in enumerate(boxes.tolist()):
         sides = {"x": xmin, "y": ymin, "width": xmax - xmin, "height": ymax - ymin}
         names = [label_map.text_of(int(image.example.class_ids[row]))]
-        one: dict[str, object] = {
+        box: dict[str, object] = {
             "id": f"box{row}",
             "type": "rectanglelabels",
             "from_name": "label",
@@ -145,8 +145,8 @@ def _results(image: LabelledImage, label_map: LabelMap) -> list[dict[str, object
             "value": {**sides, "rotation": 0, "rectanglelabels": names},
         }
         if image.scores is not None:
-            one["score"] = round(float(image.scores[row]), 6)
-        results.append(one)
+            box["score"] = round(float(image.scores[row]), 6)
+        results.append(box)
     return results
 
 
@@ -234,7 +234,7 @@ def export_images(
 
 @contextmanager
 def _folder(final: Path, output: Path) -> Iterator[Path]:
-    """Yields a folder whose files move to `final`, inside `output`, unless an error occurs."""
+    """Yields a folder; its files move to `final`, inside `output`, unless an error occurs."""
     refuse_links(final, below=output)
     with partial_folder(final) as partial:
         yield partial
@@ -245,7 +245,7 @@ def _folder(final: Path, output: Path) -> Iterator[Path]:
 
 
 def _taken(output: Path, form: "_Form") -> set[str]:
-    """Returns the keys of the images of other splits whose annotations are in the same folder."""
+    """Returns the keys of the images of other splits that are annotated in the same folder."""
     folder = output / form.shared
     files = folder.rglob("*.xml") if form.shared else ()
     return {_key(PurePosixPath(file.relative_to(folder))) for file in files}
@@ -339,13 +339,13 @@ def _write_coco(
     Otherwise `source_id` names the record, so that the file can be its ground truth.
     """
     ids = [image.example.image_id for image in images]
-    own = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
+    numeric = len(set(ids)) == len(ids) and all(i.isdecimal() and len(i) < 19 for i in ids)
     annotations: list[dict[str, object]] = []
     entries: list[dict[str, object]] = []
     for number, image in enumerate(images, start=1):
-        image_id = int(image.example.image_id) if own else number
+        image_id = int(image.example.image_id) if numeric else number
         size = {"height": image.height, "width": image.width}
-        source = {} if own else {"source_id": image.example.image_id}
+        source = {} if numeric else {"source_id": image.example.image_id}
         entries.append({"id": image_id, "file_name": str(image.name), **size, **source})
         for row, (ymin, xmin, ymax, xmax) in enumerate(image.pixels.tolist()):
             area = float(image.example.area[row])
@@ -373,16 +373,16 @@ def _write_voc(
         size = ElementTree.SubElement(root, "size")
         _texts(size, width=image.width, height=image.height, depth=3)
         for row, (ymin, xmin, ymax, xmax) in enumerate(image.pixels.tolist()):
-            one = ElementTree.SubElement(root, "object")
+            element = ElementTree.SubElement(root, "object")
             example = image.example
             _texts(
-                one,
+                element,
                 name=label_map.text_of(int(example.class_ids[row])),
                 truncated=int(example.truncated[row]),
                 difficult=int(example.difficult[row]),
             )
             sides = {"xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
-            box = ElementTree.SubElement(one, "bndbox")
+            box = ElementTree.SubElement(element, "bndbox")
             _texts(box, **{side: _short(value) for side, value in sides.items()})
         ElementTree.indent(root)
         path = output / "Annotations" / image.name.with_suffix(".xml")

@@ -30,13 +30,13 @@ def refuse_others(folder: Path, names: Iterable[str], *, known: Collection[str] 
     listed = {*known, *_listed(folder)}
     for name in names:
         if name not in listed and _is_taken(folder / name):
-            what = "this would be replaced, and stillbox did not write it"
+            problem = "this would be replaced, and stillbox did not write it"
             fix = f"move it away, or choose another {Parameter('output')}"
-            raise UserError(what, where=str(folder / name), fix=fix)
+            raise UserError(problem, where=str(folder / name), fix=fix)
 
 
 def claim_files(folder: Path, names: Iterable[str], *, known: Collection[str] = ()) -> None:
-    """Lists what is about to be written; the arguments are those of `refuse_others`.
+    """Lists what is about to be written; the arguments are as in `refuse_others`.
 
     Raises:
         UserError: see `refuse_others`; or the list cannot be written.
@@ -56,8 +56,11 @@ def _listed(folder: Path) -> set[str]:
     content = read_json(path)
     names = content.get("written") if isinstance(content, dict) else None
     if not isinstance(names, list):
-        what, fix = "the list of stillbox's files is damaged", "remove it, and the files it names"
-        raise UserError(what, where=str(path), fix=fix)
+        problem, fix = (
+            "the list of stillbox's files is damaged",
+            "remove it, and the files it names",
+        )
+        raise UserError(problem, where=str(path), fix=fix)
     return set(map(str, names))
 
 

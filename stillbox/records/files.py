@@ -53,8 +53,8 @@ def make_folder(folder: Path, *, below: Path) -> Path:
         UserError: see `refuse_links`; or it is a URL, of which a path would make a folder here.
     """
     if url := url_of(folder):
-        what = "results are written into a folder of this machine"
-        raise UserError(what, where=url, fix="give a folder, and copy it when it is complete")
+        problem = "results are written into a folder of this machine"
+        raise UserError(problem, where=url, fix="give a folder, and copy it when it is complete")
     refuse_links(folder, below=below)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -107,8 +107,8 @@ def _not_there(path: Path, why: str) -> UserError:
 def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Path:
     """Writes a file under a temporary name and renames it; makes its folder if it is absent.
 
-    A link of this name is replaced. No link leads out of the folder `below`, by default that of the
-    file.
+    A link of this name is replaced. No link leads out of the folder `below`, by default the file's
+    folder.
 
     Raises:
         UserError: the folder cannot be made or written to.
@@ -141,9 +141,11 @@ def replace_file(finished: Path, path: Path) -> Path:
 
 def not_written(path: Path, error: OSError, needs: str = "", size: int = 0) -> UserError:
     """Returns the error for a file or folder; `needs` is a phrase with its `size` in bytes."""
-    what = f"cannot be written: {error.strerror or error}"
-    what = what + lack_of_room(path.parent, error, needs, size)
-    return UserError(what, where=str(path), fix="choose another folder, or make room on its disk")
+    problem = f"cannot be written: {error.strerror or error}"
+    problem = problem + lack_of_room(path.parent, error, needs, size)
+    return UserError(
+        problem, where=str(path), fix="choose another folder, or make room on its disk"
+    )
 
 
 def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -> str:
@@ -189,11 +191,11 @@ def try_lock(descriptor: int) -> bool | None:
 
 def files_below(folder: Path) -> list[str]:
     """Returns the paths of everything but folders; links are not followed."""
-    found = []
+    paths = []
     for root, folders, names in os.walk(folder):
         links = [name for name in folders if Path(root, name).is_symlink()]
-        found += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
-    return sorted(found)
+        paths += [Path(root, name).relative_to(folder).as_posix() for name in [*names, *links]]
+    return sorted(paths)
 
 
 @contextmanager
@@ -217,8 +219,8 @@ def new_folder(
     """
     real = target.resolve()
     if Path.cwd().is_relative_to(real):
-        what = "this is the current folder or one above it, which cannot be replaced"
-        raise UserError(what, where=str(target), fix="give the name of a new folder")
+        problem = "this is the current folder or one above it, which cannot be replaced"
+        raise UserError(problem, where=str(target), fix="give the name of a new folder")
     old = real.with_name(f".{real.name}{_OLD}")
     with partial_folder(real) as partial:
         check()
@@ -239,18 +241,18 @@ def new_folder(
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _keep_others(old: Path, new: Path, own: Collection[str]) -> None:
+def _keep_others(old: Path, new: Path, written: Collection[str]) -> None:
     """Puts what a folder holds beside own files into another one too."""
     for name in files_below(old):
-        if name in own:
+        if name in written:
             continue
         try:
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(old / name, new / name)
         except (FileExistsError, NotADirectoryError) as error:
-            what = f"{name} would be replaced, and this program did not write it"
+            problem = f"{name} would be replaced, and this program did not write it"
             fix = "move it away, or give another folder"
-            raise UserError(what, where=str(old), fix=fix) from error
+            raise UserError(problem, where=str(old), fix=fix) from error
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -267,12 +269,12 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, other: Path) -> bool:
     """Exchanges the names of two folders in one step, and returns whether the system can."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     if rename is None:
         return False
-    return not rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    return not rename(_HERE, os.fsencode(first), _HERE, os.fsencode(other), _EXCHANGE)
 
 
 @contextmanager
@@ -305,7 +307,7 @@ def _claim(partial: Path, target: Path) -> int:
             partial.mkdir(exist_ok=True)
             descriptor = os.open(partial, os.O_RDONLY | _FOLDER_ALONE)
             locked = try_lock(descriptor)
-            # Its former owner may have renamed or removed it before it was locked.
+            # The former owner may have renamed or removed the folder before it was locked.
             if locked and _is_open_as(descriptor, partial):
                 for leftover in partial.iterdir():
                     remove_tree(leftover)
@@ -329,17 +331,17 @@ def _is_open_as(descriptor: int, path: Path) -> bool:
     return False
 
 
-def _clean(parent: Path, own: Path) -> None:
+def _clean(parent: Path, partial: Path) -> None:
     """Removes what killed writers have left, and restores what one had moved aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
-        # It may be gone, or belong to another user.
+        # The leftover may be gone, or belong to another user.
         with suppress(OSError), _opened(leftover) as descriptor:
-            if leftover != own and try_lock(descriptor):
+            if leftover != partial and try_lock(descriptor):
                 shutil.rmtree(leftover, ignore_errors=True)
     for old in parent.glob(f".*{_OLD}"):
         target = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
         writer = old.with_name(f".{target.name}{_PARTIAL}")
-        if writer != own and writer.exists():
+        if writer != partial and writer.exists():
             continue  # a process is replacing it at this moment
         with suppress(OSError):
             if target.exists():
@@ -367,8 +369,8 @@ def _not_written(target: Path, partial: Path) -> Iterator[None]:
         if hidden not in str(error.what) + str(error.where):
             raise
         where = error.where and error.where.replace(hidden, shown)
-        what = error.what.replace(hidden, shown)
-        raise UserError(what, where=where, fix=error.fix) from error
+        problem = error.what.replace(hidden, shown)
+        raise UserError(problem, where=where, fix=error.fix) from error
     except Exception as error:
         full = _FULL in str(error)  # TensorFlow raises its own error
         if not full and not (isinstance(error, OSError) and error.errno and not error.filename):

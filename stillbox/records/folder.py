@@ -93,7 +93,7 @@ def convert_folder(
     on_image: StageProgress = lambda stage, done, total: None,
     write_page: PageWriter | None = None,
 ) -> ConvertedFolder:
-    """Converts a folder of annotated images, whose format is recognised by content.
+    """Converts a folder of annotated images; the format is recognised by content.
 
     The split is the one that the folder states, or else a share of the images by a hash of their
     content and `seed`. `output` appears when it is complete. An existing conversion is reused if
@@ -102,7 +102,7 @@ def convert_folder(
     Args:
         validation_share: share of the images that validate, if the folder states no split.
         format: the format, if the folder has several.
-        label_map: the classes and ids; by default those of the annotations.
+        label_map: the classes and ids; by default as the annotations have them.
         options: `overwrite` replaces a conversion of something else.
         engine: reads the images; the result is the same with all.
         box_numbers: unit and layout of the boxes, as `pixels:corners`; by default recognised.
@@ -113,8 +113,11 @@ def convert_folder(
             holds something else, or a policy is `fail`.
     """
     if not 0 < validation_share < 1:
-        what, fix = f"{validation_share:g} is no share of the images", "give a number such as 0.2"
-        raise UserError(what, where=Parameter("validation_share"), fix=fix)
+        problem, fix = (
+            f"{validation_share:g} is no share of the images",
+            "give a number such as 0.2",
+        )
+        raise UserError(problem, where=Parameter("validation_share"), fix=fix)
     output, options = Path(output), options or ConversionOptions()
     chosen = BoxNumbers.from_name(box_numbers) if box_numbers else None
     data = DataFolder(folder, without=[output])
@@ -138,8 +141,8 @@ def convert_folder(
     reading = _read(data, recognised, log)
     stated, label_map = reading.with_ids(label_map)
     stated = review(stated, data, reading.numbers, log, chosen)
-    report_without_annotation([one.item for one in stated], data, log)
-    items = [one.item for one in stated]
+    report_without_annotation([image.item for image in stated], data, log)
+    items = [image.item for image in stated]
     splits, origin = _split(stated, data, validation_share, seed, engine, log, on_image)
     report_similar_classes([item.name for item in label_map], log)
     items = _own_names(items, splits, data, log)
@@ -201,8 +204,8 @@ def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> Folde
         log.add(f"{title}", count_text(count, "file"), action="passed over")
     reading = recognised.format.read(data, recognised.files, log)
     data.forget()
-    report_unread(data, recognised, {one.split for one in reading.images}, log)
-    if not any(one.names for one in reading.images):
+    report_unread(data, recognised, {image.split for image in reading.images}, log)
+    if not any(image.names for image in reading.images):
         title, where = recognised.format.title, data.relative(recognised.files[0])
         raise data.behind_links() or UserError(
             f"the annotations ({title}) have no box for any of "
@@ -224,7 +227,7 @@ def _split(
     on_image: StageProgress,
 ) -> tuple[list[Split | None], str]:
     """Returns the split of each image, and its origin in words; reports images that occur twice."""
-    items = [one.item for one in stated]
+    items = [image.item for image in stated]
     prints = fingerprints(items, engine=engine, on_image=partial(on_image, "comparing"))
     if not len(prints.rows):
         raise data.behind_links() or UserError(
@@ -233,7 +236,9 @@ def _split(
             where=items[0].where,
             fix="put the images into the folder, with the names that the annotations have",
         )
-    splits, origin = assign_splits(items, [one.split for one in stated], prints, share, seed, log)
+    splits, origin = assign_splits(
+        items, [image.split for image in stated], prints, share, seed, log
+    )
     for item, split in zip(items, splits, strict=True):
         if split is None:
             log.add("image in no split", item.where, action="image left out")
@@ -259,7 +264,7 @@ def _own_names(
     scopes = list(map(scope, items, splits))
     names = Counter((s, item.filename) for s, item in zip(scopes, items, strict=True))
     ids = Counter((s, item.image_id) for s, item in zip(scopes, items, strict=True))
-    own = []
+    unique = []
     for item, s in zip(items, scopes, strict=True):
         long = item.filename
         if item.path.is_relative_to(data.root):
@@ -269,8 +274,8 @@ def _own_names(
         if image_id != item.image_id and item.image_id != item.filename:
             action = "the file's path is the id"
             log.add("image id occurs twice in a set", item.where, item.image_id, action=action)
-        own.append(replace(item, image_id=image_id, filename=filename))
-    return own
+        unique.append(replace(item, image_id=image_id, filename=filename))
+    return unique
 
 
 def _converted(
@@ -306,7 +311,7 @@ def _converted(
         validation_images=images("val"),
         test_images=images("test"),
         boxes=sum(report.boxes_written for report in reports.values()),
-        without_boxes=tuple(name for name, one in reports.items() if not one.boxes_written),
+        without_boxes=tuple(name for name, report in reports.items() if not report.boxes_written),
         split=origin,
         problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
         report=output / REPORT_NAME,

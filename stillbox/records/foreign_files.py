@@ -28,7 +28,7 @@ Json: TypeAlias = Plain
 LONGEST_SIDE = 2**31
 """An annotation that claims as many pixels or more has no usable size."""
 MAX_ANNOTATION_BYTES = 2**31
-"""Greatest size of an annotation file: that of COCO's 118,287 images takes a fifth of it."""
+"""Greatest size of an annotation file: the file of COCO's 118,287 images takes a fifth of it."""
 # Trees of XML take ten times the memory of their text.
 _MOST_XML_BYTES = 2**29
 # Rows of CSV are read one by one: the 14.6 million of Open Images take a quarter of it.
@@ -107,13 +107,13 @@ def read_xml(path: Path) -> ElementTree.Element:
         if not _declares_entities(text):
             return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        what = f"this is not XML: {error.msg}"
-        raise UserError(what, where=f"{path}:{error.position[0]}", fix=_AGAIN) from error
+        problem = f"this is not XML: {error.msg}"
+        raise UserError(problem, where=f"{path}:{error.position[0]}", fix=_AGAIN) from error
     except (ValueError, LookupError) as error:  # an encoding that does not exist
-        what = f"this is not XML: {error}"
-        raise UserError(what, where=str(path), fix=_AGAIN) from error
-    what = "the XML declares entities, which can multiply it"
-    raise UserError(what, where=str(path), fix="write their texts in their places")
+        problem = f"this is not XML: {error}"
+        raise UserError(problem, where=str(path), fix=_AGAIN) from error
+    problem = "the XML declares entities, which can multiply it"
+    raise UserError(problem, where=str(path), fix="write their texts in their places")
 
 
 def xml_root(head: bytes) -> str:
@@ -134,9 +134,9 @@ def read_json(path: Path) -> Json:
         UserError: it cannot be read, it is not JSON, or it is nested too deep.
     """
     if read_head(path)[:2] == b"\0\0":
-        # It would be read as UTF-32, which takes long.
-        what = "this is not JSON: it begins with zeros"
-        raise UserError(what, where=str(path), fix=_AGAIN)
+        # A file that begins with zeros would be read as UTF-32, which takes long.
+        problem = "this is not JSON: it begins with zeros"
+        raise UserError(problem, where=str(path), fix=_AGAIN)
     return parse_json(read_untrusted(path, most=MAX_ANNOTATION_BYTES, where=str(path)), str(path))
 
 
@@ -145,15 +145,15 @@ def parse_json(content: bytes | str, where: str) -> Json:
     try:
         if isinstance(content, bytes):
             content = content.decode(json.detect_encoding(content), "surrogatepass")
-        found: Json = json.loads(content, parse_int=numerals.json_whole)
+        parsed: Json = json.loads(content, parse_int=numerals.json_whole)
         escaped = "\\ud" in content or "\\uD" in content
         if escaped or (not content.isascii() and SURROGATE.search(content)):
-            return without_surrogates(found)
-        return found
+            return without_surrogates(parsed)
+        return parsed
     except json.JSONDecodeError as error:
         line = f"{where}:{error.lineno}" if error.lineno > 1 or ":" not in where else where
-        what = f"this is not JSON: {error.msg}"
-        raise UserError(what, where=line, fix=_AGAIN) from error
+        problem = f"this is not JSON: {error.msg}"
+        raise UserError(problem, where=line, fix=_AGAIN) from error
     except RecursionError as error:
         raise UserError("the JSON is nested too deep", where=where, fix=_AGAIN) from error
     except UnicodeDecodeError as error:
@@ -237,8 +237,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     )
                 yield reader.line_num, row
         except (csv.Error, UnicodeDecodeError) as error:
-            what = f"this is not CSV: {error}"
-            raise UserError(what, where=f"{path}:{reader.line_num + 1}", fix=_AGAIN) from error
+            problem = f"this is not CSV: {error}"
+            raise UserError(problem, where=f"{path}:{reader.line_num + 1}", fix=_AGAIN) from error
 
 
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
@@ -250,8 +250,8 @@ def numbered_lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = decode_text(read_untrusted(path, most=MAX_LIST_BYTES, where=str(path)))
     except UnicodeDecodeError as error:
-        what = f"this is not UTF-8 text (byte {error.start})"
-        raise UserError(what, where=str(path), fix="save it as UTF-8") from error
+        problem = f"this is not UTF-8 text (byte {error.start})"
+        raise UserError(problem, where=str(path), fix="save it as UTF-8") from error
     # Not splitlines, which also splits at separators that JSON text may contain.
     lines = enumerate(io.StringIO(text, newline=None), start=1)
     return [(place, line.strip()) for place, line in lines if line.strip()]
@@ -275,5 +275,5 @@ def number(value: object) -> float:
 
 def parse_int(value: object) -> int:
     """Returns what `number` finds as an integer; 0 for NaN and for sizes beyond any image."""
-    found = number(value)
-    return int(found) if abs(found) < LONGEST_SIDE else 0
+    whole = number(value)
+    return int(whole) if abs(whole) < LONGEST_SIDE else 0

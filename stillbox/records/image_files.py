@@ -153,11 +153,11 @@ def prepare_image(
     image, info = _open(data, True)
     notes: list[_Note] = []
     upright = _note_orientation(info, claimed, exif, notes)
-    own = brightest_pixel(image)
-    plain = upper_bits(turned_upright(image) if upright else image, own.joined(brightest))
+    in_image = brightest_pixel(image)
+    plain = upper_bits(turned_upright(image) if upright else image, in_image.joined(brightest))
     few = few_values(plain)
     _note_channels(info, few, notes)
-    scaled = is_deep(image) and _note_scaling(info, own, brightest, notes)
+    scaled = is_deep(image) and _note_scaling(info, in_image, brightest, notes)
     target = _target_format(info, notes)
     if few:
         notes.append((FEW_VALUES, f"{few} of 256", "kept"))
@@ -194,14 +194,14 @@ def _note_channels(info: ImageInfo, few: int, notes: list[_Note]) -> None:
 
 
 def _note_scaling(
-    info: ImageInfo, own: Brightest, brightest: Brightest, notes: list[_Note]
+    info: ImageInfo, in_image: Brightest, brightest: Brightest, notes: list[_Note]
 ) -> bool:
     """Returns whether pixels of more than 8 bits are others than decoders take of the file."""
-    bits = used_bits(info.mode, own.joined(brightest))
+    bits = used_bits(info.mode, in_image.joined(brightest))
     if info.mode == "F":
         notes.append(("image of floats", f"0 to {2**bits - 1 or 1}", _SCALED))
         return True
-    kept = info.format == "PNG" and used_bits(info.mode, own) == bits == 16
+    kept = info.format == "PNG" and used_bits(info.mode, in_image) == bits == 16
     action = "kept; decoders use 8" if kept else _SCALED
     notes.append((f"image with {bits} bits per channel", info.mode, action))
     return not kept
@@ -310,10 +310,10 @@ def _reported(data: bytes) -> Iterator[None]:
 def exif_orientation(image: Image.Image) -> int:
     """Returns the EXIF tag, 1 to 8; 1 without one, or if it is damaged: the pixels are not."""
     try:
-        found = int(image.getexif().get(_ORIENTATION, 1))
+        orientation = int(image.getexif().get(_ORIENTATION, 1))
     except (OSError, SyntaxError, ValueError, TypeError, struct.error):
         return 1
-    return found if 1 <= found <= 8 else 1
+    return orientation if 1 <= orientation <= 8 else 1
 
 
 def turned_upright(image: Image.Image) -> Image.Image:

@@ -229,8 +229,8 @@ def missing_label_map(path: str | Path) -> UserError:
         names |= _built_in().keys()
     built_in = ", ".join(sorted(_built_in()))
     fix = f"give the path of a .pbtxt file, or a built-in one: {built_in}"
-    what = "there is no such label map"
-    return UserError(what, where=str(path), fix=nearest(path.name, names) if names else fix)
+    problem = "there is no such label map"
+    return UserError(problem, where=str(path), fix=nearest(path.name, names) if names else fix)
 
 
 def _built_in() -> dict[str, Path]:
@@ -245,17 +245,20 @@ def _check(items: list[tuple[LabelMapItem, str]]) -> None:
         if item.id == 0 and item.name == "background":
             continue
         if item.id < 1:
-            what, fix = f"{item.name!r} has id {item.id}", "let ids start at 1; 0 is the background"
-            raise UserError(what, where=where, fix=fix)
+            problem, fix = (
+                f"{item.name!r} has id {item.id}",
+                "let ids start at 1; 0 is the background",
+            )
+            raise UserError(problem, where=where, fix=fix)
         if item.id > _MAX_ID:
-            what = f"{item.name!r} has id {item.id}; the greatest possible is {_MAX_ID}"
-            raise UserError(what, where=where, fix="number the classes from 1")
+            problem = f"{item.name!r} has id {item.id}; the greatest possible is {_MAX_ID}"
+            raise UserError(problem, where=where, fix="number the classes from 1")
         if item.id in ids:
-            what = f"id {item.id} belongs to {ids[item.id]!r} and to {item.name!r}"
-            raise UserError(what, where=where, fix="give every class an id of its own")
+            problem = f"id {item.id} belongs to {ids[item.id]!r} and to {item.name!r}"
+            raise UserError(problem, where=where, fix="give every class an id of its own")
         if item.name in names:
-            what = f"the name {item.name!r} has two ids, {names[item.name]} and {item.id}"
-            raise UserError(what, where=where, fix="give every class a name of its own")
+            problem = f"the name {item.name!r} has two ids, {names[item.name]} and {item.id}"
+            raise UserError(problem, where=where, fix="give every class a name of its own")
         ids[item.id], names[item.name] = item.name, item.id
 
 

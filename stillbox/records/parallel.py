@@ -1,4 +1,4 @@
-"""Work beside that of the caller: on threads, with flat memory, and in other processes."""
+"""Work beside the caller's: on threads, with flat memory, and in other processes."""
 
 import os
 import signal
@@ -52,17 +52,17 @@ def start_process(
     env: Mapping[str, str] | None = None,
     log: IO[str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Runs a module as a program whose argument is the number of a connection.
+    """Runs a module as a program; its argument is the number of a connection.
 
     Unlike `multiprocessing` it does not run the caller's script again. Ctrl-C does not reach the
     process, which ends when the connection does.
 
     Args:
-        env: variables beside those of this process.
+        env: variables that are added to the variables of this process.
         log: file for all that the process prints; None: the streams of this process.
     """
     handle = connection.fileno()
-    # It imports modules from the places of this process, and not from the current folder.
+    # The program imports modules from the places of this process, not from the current folder.
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, str(handle)],

@@ -63,9 +63,9 @@ class ProblemLog:
         for problem in problems:
             key = problem.reason, problem.action
             with self._lock:
-                own = self._problems.setdefault(key, Problem(*key))
-                own.count += problem.count
-                own.examples += problem.examples[: _EXAMPLES_KEPT - len(own.examples)]
+                kept = self._problems.setdefault(key, Problem(*key))
+                kept.count += problem.count
+                kept.examples += problem.examples[: _EXAMPLES_KEPT - len(kept.examples)]
 
     def has_enough(self, reason: str) -> bool:
         """Whether further cases of a reason are counted only."""

@@ -77,16 +77,16 @@ def decompressed(source: ByteSource) -> Path:
             try_lock(file.fileno())
             complete = _decompress(source, file.file)
     except OSError as error:
-        what = f"there is no room for the decompressed copy of a gzip file: {error}"
+        problem = f"there is no room for the decompressed copy of a gzip file: {error}"
         fix = "let XDG_CACHE_HOME name a folder with room, or decompress the file with gunzip"
-        raise UserError(what, where=str(source.path), fix=fix) from error
+        raise UserError(problem, where=str(source.path), fix=fix) from error
     for outdated in set(folder.glob(f"{source.key}-*")) - {whole, broken}:
         outdated.unlink(missing_ok=True)
     return _named(Path(file.name), whole if complete else broken)
 
 
 def _named(new: Path, target: Path) -> Path:
-    """Gives a complete copy its name, unless that of another process has it, which is in use."""
+    """Gives a complete copy its name, unless another process has a copy of the name in use."""
     try:
         os.link(new, target)
     except FileExistsError:

@@ -48,8 +48,8 @@ def review(
             is `fail`.
     """
     there = _merged(_present(list(stated), data, log), log)
-    splits = [one.split for one in there]
-    items = read_numbers([one.item for one in there], splits, numbers, log, chosen)
+    splits = [image.split for image in there]
+    items = read_numbers([image.item for image in there], splits, numbers, log, chosen)
     items = [_distinct(item, log) for item in items]
     return [Stated(*pair) for pair in zip(items, splits, strict=True)]
 
@@ -73,10 +73,10 @@ def _present(stated: Sequence[Stated], data: DataFolder, log: ConversionLog) -> 
         return list(stated)
     there: list[Stated] = []
     absent: list[Stated] = []
-    for one in stated:
+    for image in stated:
         # os.path: no error for a name that is too long for a file.
-        is_there = one.item.stored is not None or data.has(one.item.path)
-        (there if is_there else absent).append(one)
+        is_there = image.item.stored is not None or data.has(image.item.path)
+        (there if is_there else absent).append(image)
     if absent and not there:
         first = absent[0].item
         raise UserError(

@@ -235,21 +235,21 @@ def write_scenes(
 
     In `output`: `label_map.pbtxt`, `train.record-*` and `val.record-*`, `annotations/train.json`
     and `val.json`, and the images under `images/train` and `images/val`. `train` and `val` are the
-    numbers of scenes, whose height and width are `min_side` to `max_side` pixels.
+    numbers of scenes. Height and width of a scene are `min_side` to `max_side` pixels.
 
     Raises:
         UserError: a set would be empty, the sides are unusable, or a set or another label map
             exists already, or a file of somebody else would be replaced.
     """
     if train < 1 or val < 1:
-        what = f"a set needs a scene: {train} for training, {val} for evaluation"
+        problem = f"a set needs a scene: {train} for training, {val} for evaluation"
         raise UserError(
-            what, fix=f"give both {Parameter('train')} and {Parameter('val')} at least 1"
+            problem, fix=f"give both {Parameter('train')} and {Parameter('val')} at least 1"
         )
     if not 32 <= min_side <= max_side:
-        what = f"sides from {min_side} to {max_side} pixels leave no room for objects"
+        problem = f"sides from {min_side} to {max_side} pixels leave no room for objects"
         fix = "use at least 32 pixels, and a greatest side that is no smaller than the least"
-        raise UserError(what, fix=fix)
+        raise UserError(problem, fix=fix)
     output = Path(output)
     names = ("train", "val")
     written = [path for name in names for path in (f"images/{name}", f"annotations/{name}.json")]

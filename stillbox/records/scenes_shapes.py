@@ -35,8 +35,8 @@ def square(x: Floats, y: Floats) -> Floats:
 
 
 def triangle(x: Floats, y: Floats) -> Floats:
-    """An equilateral triangle whose corners lie on the unit circle, one of them at the top."""
-    # Its three sides are lines at distance 1/2 from the centre, 120 degrees apart.
+    """An equilateral triangle with its corners on the unit circle, one of them at the top."""
+    # The three sides are lines at distance 1/2 from the centre, 120 degrees apart.
     slant = np.float32(np.sqrt(3.0) / 2.0)
     return np.maximum(y, slant * np.abs(x) - np.float32(0.5) * y) - np.float32(0.5)
 

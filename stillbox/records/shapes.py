@@ -59,7 +59,7 @@ def segment_box(segment: Json) -> Box:
     # Some programs write one polygon without the list of polygons around it.
     polygons = [parts] if parts and not isinstance(parts[0], list) else list(map(json_list, parts))
     values = [[number(value) for value in polygon] for polygon in polygons]
-    points = [p for one in values for p in zip(one[::2], one[1::2], strict=False)]
+    points = [p for polygon in values for p in zip(polygon[::2], polygon[1::2], strict=False)]
     return bounds(points)
 
 

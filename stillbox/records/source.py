@@ -68,7 +68,7 @@ def expand(paths: Sequence[str]) -> list[PurePath]:
 
 
 def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
-    """Returns the sorted matches of a pattern, whose existing folders, as `run[1]`, are literal."""
+    """Returns the sorted matches of a pattern; existing folders in it, as `run[1]`, are literal."""
     there = pattern
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -78,15 +78,15 @@ def glob_files(pattern: Path, *, recursive: bool = False) -> list[Path]:
 
 def missing_shards(files: Iterable[PurePath]) -> list[str]:
     """Returns a phrase such as `train.record: 1 of 10 shards` for each incomplete set."""
-    found: dict[tuple[str, int], set[int]] = {}
+    sets: dict[tuple[str, int], set[int]] = {}
     for file in files:
         if match := _OF.match(file.name):
             name = file.with_name(match["stem"] + (match["ending"] or ""))
             key = (str(name), int(match["count"]))
-            found.setdefault(key, set()).add(int(match["shard"]))
+            sets.setdefault(key, set()).add(int(match["shard"]))
     return [
         f"{name}: {len(shards)} of {count_text(count, 'shard')}"
-        for (name, count), shards in found.items()
+        for (name, count), shards in sets.items()
         if len(shards) < count
     ]
 
@@ -98,15 +98,15 @@ def _expand_one(pattern: str) -> Sequence[PurePath]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        what = "this is a folder, not a record file"
-        raise UserError(what, where=pattern, fix=_content_of(path, ""))
+        problem = "this is a folder, not a record file"
+        raise UserError(problem, where=pattern, fix=_content_of(path, ""))
     if match := _SHARDS.match(str(path)):
         return _numbered(pattern, match["stem"], int(match["count"]), match["ending"] or "")
-    found = (file for file in glob_files(path) if not file.is_dir())
-    files = [file for file in found if not _BESIDE.fullmatch(file.name)]
+    matches = (file for file in glob_files(path) if not file.is_dir())
+    files = [file for file in matches if not _BESIDE.fullmatch(file.name)]
     if not files:
-        what = "matches no file" if glob.has_magic(pattern) else "there is no such file"
-        raise UserError(what, where=pattern, fix=_nearby(path))
+        problem = "matches no file" if glob.has_magic(pattern) else "there is no such file"
+        raise UserError(problem, where=pattern, fix=_nearby(path))
     return files
 
 
@@ -134,13 +134,13 @@ def _expand_url(url: str) -> list[PurePath]:
         if absent or not names:
             raise _no_shards(url, len(absent), count, nearest((absent or [""])[0], there))
     else:
-        found = sorted(name for name in there if _fits(name.split("/"), wanted))
-        names = [name for name in found if not _BESIDE.fullmatch(name) or name == wanted[0]]
+        matches = sorted(name for name in there if _fits(name.split("/"), wanted))
+        names = [name for name in matches if not _BESIDE.fullmatch(name) or name == wanted[0]]
     if not names:
-        what = "matches no object" if glob.has_magic(url) else "there is no such object"
+        problem = "matches no object" if glob.has_magic(url) else "there is no such object"
         # The characters of the pattern are not part of a name.
         hint = f"in {base}: {nearest(_WILD.sub('0', wanted[-1]), there)}"
-        raise UserError(what, where=url, fix=hint[:_LONGEST_HINT])
+        raise UserError(problem, where=url, fix=hint[:_LONGEST_HINT])
     return [ObjectPath(f"{base}/{name}") for name in names]
 
 
@@ -153,8 +153,10 @@ def _shard_name(stem: str, shard: int, count: int, ending: str) -> str:
 
 
 def _no_shards(pattern: str, absent: int, count: int, hint: str) -> UserError:
-    what = f"absent: {absent} of {count_text(count, 'shard')}"
-    return UserError(what, where=pattern, fix=hint if absent else "give a number of shards above 0")
+    problem = f"absent: {absent} of {count_text(count, 'shard')}"
+    return UserError(
+        problem, where=pattern, fix=hint if absent else "give a number of shards above 0"
+    )
 
 
 def _nearby(path: Path) -> str:
@@ -310,7 +312,7 @@ class ExampleSource:
     def reject(
         self, index: int, reason: str, detail: str = "", *, fix: str = "write this record again"
     ) -> None:
-        """Leaves out an unusable record, such as one whose image cannot be decoded.
+        """Leaves out an unusable record, such as a record of a broken image.
 
         Raises:
             UserError: under policy `fail`, with file, record number and reason.
@@ -329,8 +331,8 @@ class ExampleSource:
         """
         for problem in self.problems:
             if problem.reason in (UNKNOWN_CLASS, CLASS_ZERO):
-                what = f"no box has a class of the label map; {problem.examples[0]}"
-                raise UserError(what, where=self.where, fix=fix)
+                summary = f"no box has a class of the label map; {problem.examples[0]}"
+                raise UserError(summary, where=self.where, fix=fix)
 
     def report(self, kind: str, index: int, problems: Iterable[Problem]) -> None:
         """Counts problems of a record, unless there was a report of this kind on it.

@@ -38,7 +38,7 @@ _CORRELATION = 0.9
 _EXACT_BELOW = 50_000
 """Images up to which no pair within `_BITS` is missed, but for those that share flat bands only."""
 _MOST_FLAT = 2000
-"""Images whose flat band is compared, each with each."""
+"""Greatest number of images with a flat band that are compared, each with each."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ def fingerprints(
 ) -> Fingerprints:
     """Reads the images; those that cannot be decoded are left out."""
     rows, digests, small = [], [], []
-    for row, one in enumerate(engine(_fingerprint, items)):
+    for row, fingerprint in enumerate(engine(_fingerprint, items)):
         on_image(row + 1, len(items))
-        if one is not None:
+        if fingerprint is not None:
             rows.append(row)
-            digests.append(one[0])
-            small.append(one[1])
+            digests.append(fingerprint[0])
+            small.append(fingerprint[1])
     side = _SIDE + 1
     pixels = np.frombuffer(b"".join(small), np.uint8).reshape(-1, side, side)
     return Fingerprints(
@@ -136,8 +136,8 @@ _VERSION = re.compile(r"(.+)\.rf\.[0-9a-zA-Z]{8,}\.\w+$")
 
 
 def _version_of(name: str) -> str:
-    found = _VERSION.match(name)
-    return found[1] if found else ""
+    version = _VERSION.match(name)
+    return version[1] if version else ""
 
 
 def _fingerprint(item: AnnotatedImage) -> tuple[bytes, bytes] | None:
@@ -187,8 +187,8 @@ def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
             parent[row] = row = parent[parent[row]]
         return row
 
-    for one, other in pairs:
-        parent[max(root(one), root(other))] = min(root(one), root(other))
+    for first, other in pairs:
+        parent[max(root(first), root(other))] = min(root(first), root(other))
     groups: dict[int, list[int]] = defaultdict(list)
     for row in range(count):
         groups[root(row)].append(row)
@@ -196,7 +196,7 @@ def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def _bands(count: int) -> type[np.unsignedinteger]:
-    """Returns the type whose bits are a band."""
+    """Returns the integer type with as many bits as a band."""
     return np.uint8 if count < _EXACT_BELOW else np.uint16
 
 
@@ -230,11 +230,11 @@ def _pairs_of_runs(
         starts = starts[keys[starts] == keys[starts + step]]
         if not len(starts):
             return
-        one, other = order[starts], order[starts + step]
-        apart = np.bitwise_count(views.hashes[one] ^ views.hashes[other]).sum(axis=1)
-        one, other = one[apart <= _BITS], other[apart <= _BITS]
-        alike = np.einsum("nd,nd->n", views.thumbnails[one], views.thumbnails[other])
-        for a, b in zip(one[alike > _CORRELATION], other[alike > _CORRELATION], strict=True):
+        first, other = order[starts], order[starts + step]
+        apart = np.bitwise_count(views.hashes[first] ^ views.hashes[other]).sum(axis=1)
+        first, other = first[apart <= _BITS], other[apart <= _BITS]
+        alike = np.einsum("nd,nd->n", views.thumbnails[first], views.thumbnails[other])
+        for a, b in zip(first[alike > _CORRELATION], other[alike > _CORRELATION], strict=True):
             yield int(a), int(b)
 
 
@@ -290,8 +290,10 @@ def own_split(
     places = [_place(keys.get(row, item.filename.encode()), seed) for row, item in enumerate(items)]
     ordered = sorted({places[row] for row in keys})
     if len(ordered) < 2:
-        what = f"{count_text(len(ordered), 'image')} cannot be split into training and validation"
-        raise UserError(what, fix="add images, or state a split by folders named train and val")
+        problem = (
+            f"{count_text(len(ordered), 'image')} cannot be split into training and validation"
+        )
+        raise UserError(problem, fix="add images, or state a split by folders named train and val")
     # At least one on each side, even of few.
     limit = min(max(share, ordered[0]), ordered[-2])
     return ["val" if place <= limit else "train" for place in places]
@@ -342,8 +344,8 @@ def report_duplicates(
     for group in prints.of_one_photograph:
         rows = [int(prints.rows[row]) for row in group]
         for place, row in zip(group[1:], rows[1:], strict=True):
-            found = ((kind, twins[place]) for kind, twins in kinds if place in twins)
-            kind, twin = next(found, ("similar, mirrored or turned", group[0]))
+            twins_of = ((kind, twins[place]) for kind, twins in kinds if place in twins)
+            kind, twin = next(twins_of, ("similar, mirrored or turned", group[0]))
             log.add(
                 f"{kind} images", names[row], f"as {names[int(prints.rows[twin])]}", action="kept"
             )

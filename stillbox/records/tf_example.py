@@ -44,9 +44,9 @@ class ParsedExample:
     unknown: dict[int, str] = field(default_factory=dict)
     """The record's text or label of an unknown class, by box."""
     wrong_lists: tuple[str, ...] = ()
-    """Optional columns whose length is not the number of boxes; they were left out."""
+    """Optional columns of another length than the number of boxes; they were left out."""
     disagreeing: tuple[str, ...] = ()
-    """Boxes whose class text and label name different classes; the text was used."""
+    """Boxes with a class text and a label of different classes; the text was used."""
 
 
 def parse_example(
@@ -137,9 +137,9 @@ def _values(features: dict[str, Feature], key: str, kind: str) -> Feature:
     values = features.get(key, ())
     if len(values) == 0:
         return values
-    found = _KINDS[values.dtype.kind] if isinstance(values, np.ndarray) else "bytes"
-    if found != kind:
-        raise BadRecordError("a feature of the wrong type", f"{key} holds {found}, not {kind}")
+    held = _KINDS[values.dtype.kind] if isinstance(values, np.ndarray) else "bytes"
+    if held != kind:
+        raise BadRecordError("a feature of the wrong type", f"{key} holds {held}, not {kind}")
     return values
 
 
@@ -160,7 +160,7 @@ def _boxes(features: dict[str, Feature]) -> NDArray[np.float32]:
 def _columns(
     features: dict[str, Feature], count: int
 ) -> tuple[dict[str, NDArray], tuple[str, ...]]:
-    """Returns the optional columns of `Example`, and those of the wrong length in words."""
+    """Returns the optional columns of `Example`, and words about columns of the wrong length."""
     columns, wrong = {}, []
     for name, (key, kind) in _COLUMNS.items():
         values = _values(features, _OBJECT + key, kind)
@@ -176,7 +176,7 @@ def _columns(
 def _classes(
     features: dict[str, Feature], count: int, label_map: LabelMap | None, use_display_name: bool
 ) -> tuple[NDArray[np.int32], dict[int, str], tuple[str, ...]]:
-    """Returns ids (0: unknown), descriptions of unknown ones, boxes whose text and label differ."""
+    """Returns ids (0: unknown), unknown classes in words, and boxes with text unlike the label."""
     texts = list(_values(features, _TEXT, "bytes"))
     labels = np.asarray(_values(features, _LABEL, "int64"), np.int64)
     for name, length in (("class/text", len(texts)), ("class/label", len(labels))):

@@ -199,8 +199,8 @@ def _opened(paths: Sequence[Path], stack: ExitStack) -> list[BinaryIO]:
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
-        what = f"{len(paths):,} shards are more files than this process may open"
-        raise UserError(what, where="shards", fix="write fewer, or `ulimit -n` more") from None
+        problem = f"{len(paths):,} shards are more files than this process may open"
+        raise UserError(problem, where="shards", fix="write fewer, or `ulimit -n` more") from None
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def prepare_folder(folder: Path, name: str, shards: int, *, overwrite: bool) -> 
 
     Raises:
         UserError: there are some and `overwrite` is off, or stillbox did not write one of them,
-            `shards` is below 1, or the name is not that of a file.
+            `shards` is below 1, or the name is no file name.
     """
     if not name or name[0] == "." or set(name) & set("/\\*?[]\0"):
         fix = f"give a plain name such as train; {Parameter('output')} names the folder"

@@ -22,9 +22,9 @@ def check_grid(tile: int, overlap: float) -> None:
         fix = f"give {LEAST_TILE} or more; best is about the size of the network input"
         raise UserError(f"a tile of {tile} pixels is too small", where=Parameter("tile"), fix=fix)
     if not 0 <= overlap <= _MOST_OVERLAP:
-        what = f"neighbouring tiles cannot share {overlap:g} of their side"
+        problem = f"neighbouring tiles cannot share {overlap:g} of their side"
         fix = f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2"
-        raise UserError(what, where=Parameter("overlap"), fix=fix)
+        raise UserError(problem, where=Parameter("overlap"), fix=fix)
 
 
 def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:

@@ -52,11 +52,11 @@ class TileOptions:
     def __post_init__(self) -> None:
         check_grid(self.tile, self.overlap)
         if not 0 < self.min_visible <= 1:
-            what, where = (
+            problem, where = (
                 f"{self.min_visible:g} is no share of a box",
                 f"{Parameter('min_visible')}",
             )
-            raise UserError(what, where=where, fix="give more than 0 and at most 1, such as 0.1")
+            raise UserError(problem, where=where, fix="give more than 0 and at most 1, such as 0.1")
 
 
 @dataclass(kw_only=True)
@@ -118,7 +118,7 @@ def tile_records(
     one tile is kept as it is.
 
     Args:
-        label_map: that of the records; default: `label_map.pbtxt` beside the first, if it exists.
+        label_map: the records'; default: `label_map.pbtxt` beside the first, if it exists.
         use_display_name: match class texts against display names; names are written.
         shards: number of files; 0: as many as the originals.
         workers: threads; 0: one for each core.
@@ -143,11 +143,11 @@ def tile_records(
     report = TileReport(name=name, settings=options)
     with sharded_writer(output, name, shards or len(source.files), overwrite=overwrite) as write:
         cuts = ordered_map(partial(_cut_record, source, options), range(len(source)), workers)
-        for done, one in enumerate(cuts, start=1):
+        for done, cut in enumerate(cuts, start=1):
             on_record(done, len(source))
-            if one is not None:
-                _count(report, one)
-                for example in one.tiles:
+            if cut is not None:
+                _count(report, cut)
+                for example in cut.tiles:
                     write(serialize_example(example, label_map))
         if not report.boxes:
             source.refuse_unknown_classes(
@@ -165,14 +165,14 @@ def tile_records(
 
 def _no_tile(source: ExampleSource, report: TileReport) -> UserError:
     if report.images:
-        what = "no tile has a box"
+        problem = "no tile has a box"
         fix = (
             f"leave {Parameter('skip_tiles_without_boxes')} out, or see {Parameter('min_visible')}"
         )
     else:
-        what = f"none of {count_text(len(source), 'record')} can be used"
+        problem = f"none of {count_text(len(source), 'record')} can be used"
         fix = "stillbox data check shows what is wrong with them"
-    return UserError(f"no tile was written: {what}", where=source.where, fix=fix)
+    return UserError(f"no tile was written: {problem}", where=source.where, fix=fix)
 
 
 def _label_map_beside(record: PurePath) -> LabelMap | None:
@@ -199,7 +199,7 @@ def tile_example(example: Example, options: TileOptions) -> Iterator[Example]:
     boxes = example.boxes * size
     target = "PNG" if info.format == "PNG" else "JPEG"
     with open_image(io.BytesIO(example.encoded)) as image:
-        plain = in_eight_bits(image)  # by all of its pixels, not those of a tile
+        plain = in_eight_bits(image)  # by all of its pixels, not by a tile's
         for window in windows:
             yield _tile(example, plain, target, boxes, window, options)
 
@@ -255,14 +255,14 @@ def _cut_record(source: ExampleSource, options: TileOptions, index: int) -> _Cut
     return _Cut(count, named, cut, int((~seen).sum()))
 
 
-def _count(report: TileReport, one: _Cut) -> None:
+def _count(report: TileReport, cut: _Cut) -> None:
     report.images += 1
-    report.boxes += one.boxes
-    report.tiles += len(one.tiles)
-    report.tiles_without_boxes += sum(not len(tile.boxes) for tile in one.tiles)
-    report.boxes_written += sum(len(tile.boxes) for tile in one.tiles)
-    report.boxes_cut += one.cut
-    report.boxes_lost += one.lost
+    report.boxes += cut.boxes
+    report.tiles += len(cut.tiles)
+    report.tiles_without_boxes += sum(not len(tile.boxes) for tile in cut.tiles)
+    report.boxes_written += sum(len(tile.boxes) for tile in cut.tiles)
+    report.boxes_cut += cut.cut
+    report.boxes_lost += cut.lost
 
 
 def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:

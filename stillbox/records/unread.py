@@ -129,9 +129,9 @@ def report_unread(
         if reason.startswith(_NO_FORMAT):
             log.add("file of no format that is read", where, reason, action="not read")
         elif lost:
-            what = f"the file cannot be read, and {lost} lost with it: {reason}"
+            problem = f"the file cannot be read, and {lost} lost with it: {reason}"
             fix = "mend the file, or take it out of the folder"
-            raise UserError(what, where=str(data.shown / where), fix=fix)
+            raise UserError(problem, where=str(data.shown / where), fix=fix)
         elif file.suffix.lower() in ARCHIVES:
             log.add("archive", where, reason, action="not read")
         else:

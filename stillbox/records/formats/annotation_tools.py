@@ -143,8 +143,8 @@ def read_label_studio(folder: DataFolder, files: list[Path], log: ConversionLog)
             names, boxes = _regions(results, where, log)
             size = max(map(_original_size, map(json_object, results)), default=(0, 0))
             split = folder_split(path.relative_to(folder.root))
-            one = labelled(path, where, names, boxes, size=size, split=split, relative=True)
-            reading.images.append(one)
+            entry = labelled(path, where, names, boxes, size=size, split=split, relative=True)
+            reading.images.append(entry)
     return reading
 
 
@@ -162,9 +162,9 @@ def _regions(results: list[Json], where: str, log: ConversionLog) -> tuple[list[
     names: list[str] = []
     boxes: list[Box] = []
     for shapes in regions.values():
-        found = [box for box in map(_percent_box, shapes) if box != NO_BOX]
+        percent_boxes = [box for box in map(_percent_box, shapes) if box != NO_BOX]
         labels = _labels_of(shapes)
-        if not found:
+        if not percent_boxes:
             if kind := _marked_by(shapes):
                 log.bad_box("result without a box", where, kind)
             continue
@@ -172,7 +172,7 @@ def _regions(results: list[Json], where: str, log: ConversionLog) -> tuple[list[
             reason, action = "region with several labels", "the first is used"
             log.add(reason, where, ", ".join(map(repr, labels)), action=action)
         names.append(labels[0] if labels else "")
-        boxes.append(found[0])
+        boxes.append(percent_boxes[0])
     return names, boxes
 
 
@@ -186,7 +186,7 @@ def _labels_of(shapes: list[dict[str, Json]]) -> list[str]:
     """Returns the labels of a region, or else its choices."""
     for keys in (_LABELS, ("choices",)):
         values = (json_object(shape["value"]).get(key) for shape in shapes for key in keys)
-        labels = [name_text(one) for value in values for one in json_list(value)]
+        labels = [name_text(label) for value in values for label in json_list(value)]
         if labels:
             return list(dict.fromkeys(labels))
     return []
@@ -211,8 +211,8 @@ def _task_image(folder: DataFolder, address: str, file: Path, log: ConversionLog
         return None
     name = parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
     if ".." in Path(name).parts:
-        what = f"the image address {address!r} leads out of the folder of the images"
-        raise UserError(what, where=line_of(file, address), fix="export the project again")
+        problem = f"the image address {address!r} leads out of the folder of the images"
+        raise UserError(problem, where=line_of(file, address), fix="export the project again")
     # Folders of the server tell images of one name apart, if they are here too.
     name = name.strip("/").removeprefix("data/") or "image"
     last = Path(name).name
@@ -290,8 +290,8 @@ def read_labelme(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
             boxes.append(box)
         size = (parse_int(content.get("imageHeight")), parse_int(content.get("imageWidth")))
         split = folder_split(file.relative_to(folder.root))
-        one = labelled(path, where, names, boxes, size=size, split=split, stored=stored)
-        reading.images.append(one)
+        entry = labelled(path, where, names, boxes, size=size, split=split, stored=stored)
+        reading.images.append(entry)
     return reading
 
 

@@ -79,7 +79,7 @@ def read_coco(
     locate = partial(data.image, annotation=path, near=data.root, log=log)
     content = _checked(read_json(path), path)
     items, label_map = _read(content, path, locate, log, label_map, renumber)
-    reviewed = [one.item for one in review(map(Stated, items), data, NUMBERS, log, chosen)]
+    reviewed = [image.item for image in review(map(Stated, items), data, NUMBERS, log, chosen)]
     report_without_annotation(reviewed, data, log)
     return reviewed, label_map
 
@@ -120,8 +120,10 @@ def _checked(content: Json, path: Path) -> _Lists:
     lists = {key: value for key, value in json_object(content).items() if isinstance(value, list)}
     wrong = [key for key in ("images", "annotations", "categories") if key not in lists]
     if wrong:
-        what = f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}"
-        raise UserError(what, where=str(path), fix="give a file such as instances_train2017.json")
+        problem = f"this is no COCO file of instances: it has no list of {' and of '.join(wrong)}"
+        raise UserError(
+            problem, where=str(path), fix="give a file such as instances_train2017.json"
+        )
     return lists
 
 
@@ -131,11 +133,11 @@ def _category_names(content: _Lists, path: Path) -> dict[int, str]:
         fields = json_object(category)
         category_id, name = whole(fields.get("id")), name_text(fields.get("name", ""))
         if category_id is None or "name" not in fields:
-            what = f"a category has no usable id and name: {category!r}"[:200]
-            raise UserError(what, where=str(path))
+            problem = f"a category has no usable id and name: {category!r}"[:200]
+            raise UserError(problem, where=str(path))
         if category_id in names:
-            what = f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}"
-            raise UserError(what, where=str(path), fix="give every category an id of its own")
+            problem = f"category id {category_id} belongs to {names[category_id]!r} and to {name!r}"
+            raise UserError(problem, where=str(path), fix="give every category an id of its own")
         names[category_id] = name
     return names
 

@@ -86,7 +86,7 @@ _JSON: tuple[tuple[str, str, Callable[[JsonOutline], bool], str], ...] = (
     ),
     ("coco_video", "COCO JSON of videos", _object_of("videos", "annotations"), _EXPORT),
 )
-# They lie beside annotations; all others may be the annotations that are meant.
+# Files of these formats lie beside annotations; all others may be the annotations that are meant.
 _BESIDE = ("coco_results", "coco_info", "matlab")
 for _name, _title, _test, _fix in _JSON:
     _passed = ("*",) if _name in _BESIDE else ()
@@ -165,7 +165,7 @@ def _masks(folder: DataFolder) -> list[Path]:
 
 
 def _without_rows(folder: DataFolder) -> list[Path]:
-    """Returns the descriptions of Hugging Face data sets whose rows are elsewhere."""
+    """Returns the descriptions of Hugging Face data sets that have their rows elsewhere."""
     rows = folder.with_suffix(".jsonl", ".parquet")
     return [] if rows else [file for file in folder.files if file.name == INFOS]
 

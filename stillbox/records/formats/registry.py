@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
     """An image of a foreign format."""
 
     image: AnnotatedImage
-    """Its class ids are not assigned yet."""
+    """The image; its class ids are not assigned yet."""
     names: Sequence[str]
     """`[N]`, class of each box."""
     split: Split | None = None
@@ -51,7 +51,7 @@ class FolderContents:
 
     images: list[Labelled] = field(default_factory=list)
     classes: Sequence[str] = ()
-    """All classes in their order; by default those of the boxes, sorted."""
+    """All classes in their order; by default the classes of the boxes, sorted."""
     label_map: LabelMap | None = None
     """Classes with ids, if the format has ids."""
     numbers: BoxNumbers
@@ -65,20 +65,22 @@ class FolderContents:
         """
         label_map = label_map or self.label_map
         if label_map is None:
-            names = self.classes or sorted({name for one in self.images for name in one.names})
+            names = self.classes or sorted({name for entry in self.images for name in entry.names})
             names = [name for name in dict.fromkeys(names) if name]
             if not names:
-                what = "no annotation names an object, so there is no class"
-                raise UserError(what, fix=f"give the classes with {Parameter('label_map')}")
+                problem = "no annotation names an object, so there is no class"
+                raise UserError(problem, fix=f"give the classes with {Parameter('label_map')}")
             label_map = LabelMap.from_names(names)
-        return [Stated(_with_ids(one, label_map), one.split) for one in self.images], label_map
+        return [
+            Stated(_with_ids(entry, label_map), entry.split) for entry in self.images
+        ], label_map
 
 
-def _with_ids(one: Labelled, label_map: LabelMap) -> AnnotatedImage:
-    ids = [label_map.find(name) for name in one.names]
-    named = one.image.unknown
-    unknown = {row: named.get(row) or repr(one.names[row]) for row, i in enumerate(ids) if not i}
-    return replace(one.image, class_ids=np.array(ids, np.int32), unknown=unknown)
+def _with_ids(entry: Labelled, label_map: LabelMap) -> AnnotatedImage:
+    ids = [label_map.find(name) for name in entry.names]
+    named = entry.image.unknown
+    unknown = {row: named.get(row) or repr(entry.names[row]) for row, i in enumerate(ids) if not i}
+    return replace(entry.image, class_ids=np.array(ids, np.int32), unknown=unknown)
 
 
 Finder = Callable[[DataFolder], list[Path]]
@@ -126,7 +128,7 @@ def register_foreign(
 
 
 def all_formats() -> Mapping[str, FolderFormat]:
-    """Returns all formats by name, those of users that are imported so far among them."""
+    """Returns all formats by name, with the users' formats that are imported so far."""
     _import_formats()
     return dict(sorted(_FORMATS.items()))
 
@@ -139,7 +141,7 @@ def _import_formats() -> None:
 
 def readable_formats() -> list[str]:
     """Returns the names of the formats that can be converted."""
-    return [name for name, one in all_formats().items() if one.read is not None]
+    return [name for name, form in all_formats().items() if form.read is not None]
 
 
 class Recognised(NamedTuple):
@@ -147,7 +149,7 @@ class Recognised(NamedTuple):
 
     format: FolderFormat
     files: list[Path]
-    """Its annotation files."""
+    """The annotation files of the format."""
     others: dict[str, int]
     """Number of the files of formats that are passed over, by title."""
     all_files: list[Path]
@@ -165,32 +167,32 @@ def recognise(folder: DataFolder, chosen: str = "") -> Recognised:
     if chosen and chosen not in readable_formats():
         fix = nearest(chosen, readable_formats())
         raise UserError(f"there is no format {chosen!r}", where=Parameter("format"), fix=fix)
-    found = {
-        one.name: (one, files) for one in all_formats().values() if (files := one.find(folder))
+    matches = {
+        form.name: (form, files) for form in all_formats().values() if (files := form.find(folder))
     }
-    if chosen and chosen not in found:
-        what = f"no file is {all_formats()[chosen].title}"
+    if chosen and chosen not in matches:
+        problem = f"no file is {all_formats()[chosen].title}"
         fix = (
             f"leave {Parameter('format')} out; there is "
-            f"{_described(folder, found) or 'no known one'}"
+            f"{_described(folder, matches) or 'no known one'}"
         )
-        raise UserError(what, where=str(folder.shown), fix=fix)
-    readable = {name for name, (one, _) in found.items() if one.read is not None}
-    own = {chosen} if chosen else readable
-    rivals = set() if chosen else {n for n, (one, _) in found.items() if _rivals(one, own)}
+        raise UserError(problem, where=str(folder.shown), fix=fix)
+    readable = {name for name, (form, _) in matches.items() if form.read is not None}
+    wanted = {chosen} if chosen else readable
+    rivals = set() if chosen else {n for n, (form, _) in matches.items() if _rivals(form, wanted)}
     if len(rivals) > 1:
-        readings, faults = _read_all(folder, found, rivals & readable)
+        readings, faults = _read_all(folder, matches, rivals & readable)
         best = _best_of_same(readings) if len(readings) == len(rivals) else ""
         if not best:
-            raise _several(folder, found, rivals, readings, faults)
-        own, rivals = {best}, rivals - {best}
-    if not own:
-        raise _no_format(folder, found)
-    every = [file for _, files in found.values() for file in files]
-    one, files = found.pop(own.pop())
+            raise _several(folder, matches, rivals, readings, faults)
+        wanted, rivals = {best}, rivals - {best}
+    if not wanted:
+        raise _no_format(folder, matches)
+    every = [file for _, files in matches.values() for file in files]
+    form, files = matches.pop(wanted.pop())
     same = dict.fromkeys(rivals, ", which has the same boxes")
-    others = {o.title + same.get(name, ""): len(paths) for name, (o, paths) in found.items()}
-    return Recognised(one, files, others, every)
+    others = {o.title + same.get(name, ""): len(paths) for name, (o, paths) in matches.items()}
+    return Recognised(form, files, others, every)
 
 
 FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
@@ -198,50 +200,53 @@ FoundFormats = Mapping[str, tuple[FolderFormat, list[Path]]]
 
 
 def _read_all(
-    folder: DataFolder, found: FoundFormats, names: Iterable[str]
+    folder: DataFolder, matches: FoundFormats, names: Iterable[str]
 ) -> tuple[dict[str, FolderContents], list[str]]:
     """Returns the contents by format, and a sentence about each format that cannot be read."""
     readings: dict[str, FolderContents] = {}
     faults = []
     for name in sorted(names):
-        one, files = found[name]
-        assert one.read is not None  # the caller gives readable formats
+        form, files = matches[name]
+        assert form.read is not None  # the caller gives readable formats
         try:
-            contents = one.read(folder, files, ConversionLog("drop", "drop"))
+            contents = form.read(folder, files, ConversionLog("drop", "drop"))
             contents.with_ids()
             readings[name] = contents
         except UserError as error:
             where = f"{error.where}: " if error.where else ""
-            faults.append(f"as {one.title} it cannot be read: {where}{error.what}")
+            faults.append(f"as {form.title} it cannot be read: {where}{error.what}")
     return readings, faults
 
 
 def _several(
     folder: DataFolder,
-    found: FoundFormats,
+    matches: FoundFormats,
     names: set[str],
     readings: Iterable[str],
     faults: Sequence[str],
 ) -> UserError:
     """Returns the error about formats to choose from, with those that can be read as its remedy."""
-    what = f"the folder has several formats: {_described(folder, found, names)}"
+    problem = f"the folder has several formats: {_described(folder, matches, names)}"
     fix = (
         " or ".join(f"{Parameter('format', f'{name}')}" for name in readings)
         or "give a folder with one of them"
     )
-    return UserError("\n  ".join([what, *faults]), where=str(folder.shown), fix=fix)
+    return UserError("\n  ".join([problem, *faults]), where=str(folder.shown), fix=fix)
 
 
 def _best_of_same(readings: Mapping[str, FolderContents]) -> str:
     """Returns the format with the most images and stated splits, empty if the boxes differ."""
     sizes: dict[Path, tuple[int, int]] = {}
-    for image in (labelled.image for one in readings.values() for labelled in one.images):
+    for image in (labelled.image for contents in readings.values() for labelled in contents.images):
         if min(image.height, image.width) > 0:
             sizes.setdefault(image.path, (image.height, image.width))
     first, *others = (_boxes(reading, sizes) for reading in readings.values())
     if not first or not all(_same(first, other) for other in others):
         return ""
-    splits = {name: sum(i.split is not None for i in one.images) for name, one in readings.items()}
+    splits = {
+        name: sum(i.split is not None for i in contents.images)
+        for name, contents in readings.items()
+    }
     return max(readings, key=lambda name: (len(readings[name].images), splits[name]))
 
 
@@ -268,15 +273,15 @@ def _same(first: _Boxes, second: _Boxes) -> bool:
 _COMPARED_AT_ONCE = 256
 
 
-def _close(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+def _close(first: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     """Tells whether each of the boxes `[N, 4]` is close to one of the other, and vice versa."""
-    if len(one) != len(other):
+    if len(first) != len(other):
         return False
-    one, other = (boxes[np.argsort(boxes.sum(axis=1))] for boxes in (one, other))
+    first, other = (boxes[np.argsort(boxes.sum(axis=1))] for boxes in (first, other))
     sums = other.sum(axis=1)
     reached = np.zeros(len(other), np.bool_)
-    for start in range(0, len(one), _COMPARED_AT_ONCE):
-        rows = one[start : start + _COMPARED_AT_ONCE]
+    for start in range(0, len(first), _COMPARED_AT_ONCE):
+        rows = first[start : start + _COMPARED_AT_ONCE]
         # The sums of close boxes are close too.
         ends = rows[[0, -1]].sum(axis=1) + 4 * _SAME_PIXELS * np.array([-1, 1])
         low, high = np.searchsorted(sums, ends)
@@ -287,25 +292,25 @@ def _close(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     return bool(reached.all())
 
 
-def _rivals(one: FolderFormat, readable: set[str]) -> bool:
+def _rivals(form: FolderFormat, readable: set[str]) -> bool:
     """Tells whether a format remains a candidate beside the `readable` ones."""
-    beside = readable if "*" in one.beside else readable & set(one.beside)
-    return one.read is not None or not beside
+    beside = readable if "*" in form.beside else readable & set(form.beside)
+    return form.read is not None or not beside
 
 
-def _described(folder: DataFolder, found: FoundFormats, names: set[str] | None = None) -> str:
+def _described(folder: DataFolder, matches: FoundFormats, names: set[str] | None = None) -> str:
     parts = []
-    for name, (one, files) in found.items():
+    for name, (form, files) in matches.items():
         if names is None or name in names:
             more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-            parts.append(f"{one.title} ({folder.relative(files[0])}{more})")
+            parts.append(f"{form.title} ({folder.relative(files[0])}{more})")
     return ", ".join(parts)
 
 
-def _no_format(folder: DataFolder, found: FoundFormats) -> UserError:
-    for one, files in found.values():
+def _no_format(folder: DataFolder, matches: FoundFormats) -> UserError:
+    for form, files in matches.values():
         where = str(folder.shown / folder.relative(files[0]))
-        return UserError(f"this is {one.title}, which is not converted", where=where, fix=one.fix)
+        return UserError(f"this is {form.title}, which is not converted", where=where, fix=form.fix)
     titles = ", ".join(all_formats()[name].title for name in readable_formats())
     images = count_text(len(folder.images), "image")
     unread = unread_files(folder, folder.used)
@@ -365,7 +370,7 @@ class JsonOutline:
     """The keys of a JSON file."""
 
     keys: frozenset[str] = NOTHING
-    """The keys of the object; if `is_list`, those of the first object of the list."""
+    """The keys of the object; if `is_list`, the keys of the first object of the list."""
     is_list: bool = False
     inner: dict[str, frozenset[str]] = field(default_factory=dict)
     """Keys of the first object in each list of the object."""
@@ -374,7 +379,7 @@ class JsonOutline:
 
 
 def json_files(accepts: Callable[[JsonOutline], bool]) -> Finder:
-    """Returns a finder of the JSON files whose outline a function accepts."""
+    """Returns a finder of the JSON files with an outline that a function accepts."""
     return lambda folder: [
         file
         for file in folder.with_suffix(".json")
@@ -383,7 +388,7 @@ def json_files(accepts: Callable[[JsonOutline], bool]) -> Finder:
 
 
 def xml_files(accepts: Callable[[str, frozenset[str]], bool]) -> Finder:
-    """Returns a finder of the XML files whose `xml_outline` a function accepts."""
+    """Returns a finder of the XML files with an `xml_outline` that a function accepts."""
     return lambda folder: [
         file for file in folder.with_suffix(".xml") if accepts(*folder.memoized(xml_outline, file))
     ]
@@ -413,5 +418,5 @@ def xml_outline(path: Path) -> tuple[str, frozenset[str]]:
         return root, NOTHING
     content = read_untrusted(path, most=MAX_ANNOTATION_BYTES)
     marks = ("bndbox", "polygon", "object", "image", "track")
-    found = (m for m in marks if any(f"<{m}{end}".encode() in content for end in "> "))
-    return root, frozenset(found)
+    present = (m for m in marks if any(f"<{m}{end}".encode() in content for end in "> "))
+    return root, frozenset(present)

@@ -79,7 +79,7 @@ _SAME_COLUMN: dict[str, str] = {
 def _columns(header: Sequence[str]) -> Mapping[str, str]:
     """Returns the column of a file by the name that this module has for it."""
     plain = {name.strip().lower(): name for name in header}
-    same = {_SAME_COLUMN[name]: own for name, own in plain.items() if name in _SAME_COLUMN}
+    same = {_SAME_COLUMN[name]: column for name, column in plain.items() if name in _SAME_COLUMN}
     return same | plain
 
 
@@ -109,11 +109,11 @@ def read_voc_csv(folder: DataFolder, files: list[Path], log: ConversionLog) -> F
             path = folder.image(name, file, file.parent, log)
             if path is not None:
                 where = f"{folder.relative(file)}: {name}"
-                own = split or folder_split(path.relative_to(folder.root))
+                image_split = split or folder_split(path.relative_to(folder.root))
                 names, sides, sizes = zip(*rows, strict=True)
                 kept = [(n, s) for n, s in zip(names, sides, strict=True) if n or s != NO_BOX]
                 names, sides = zip(*kept, strict=True) if kept else ((), ())
-                image = labelled(path, where, names, sides, size=sizes[0], split=own)
+                image = labelled(path, where, names, sides, size=sizes[0], split=image_split)
                 reading.images.append(image)
     if not reading.images:
         raise UserError("the CSV has no row", where=str(folder.shown / folder.relative(files[0])))
@@ -128,14 +128,14 @@ def _rows_by_image(folder: DataFolder, file: Path, log: ConversionLog) -> dict[s
     header, separator = csv_header(file)
     columns = _columns(header)
     if separator != ",":
-        what = f"columns are {', '.join(header)}"
-        log.add(f"CSV with {separator!r} between its columns", folder.relative(file), what)
+        detail = f"columns are {', '.join(header)}"
+        log.add(f"CSV with {separator!r} between its columns", folder.relative(file), detail)
     rows: dict[str, list[_Row]] = {}
     for _, row in read_csv(file):
-        plain = {name: row[own].strip() for name, own in columns.items()}
+        plain = {name: row[column].strip() for name, column in columns.items()}
         size = (parse_int(plain.get("height")), parse_int(plain.get("width")))
-        one = (plain["class"], _row_box(plain, _SIDES), size)
-        rows.setdefault(plain["filename"], []).append(one)
+        labelled_box = (plain["class"], _row_box(plain, _SIDES), size)
+        rows.setdefault(plain["filename"], []).append(labelled_box)
     return rows
 
 
@@ -184,7 +184,7 @@ def _boxes_of_images(
 ) -> dict[Path, list[_LabelledBox]]:
     """Returns the boxes of each image that is there: a folder may have few of millions."""
     paths: dict[str, Path | None] = {}
-    found: dict[Path, list[_LabelledBox]] = {}
+    boxes_of: dict[Path, list[_LabelledBox]] = {}
     for _, row in read_csv(file):
         if not number((row.get("Confidence") or "").strip() or "1") > 0:
             continue
@@ -194,8 +194,10 @@ def _boxes_of_images(
                 log.bad_record("image file is missing", f"{folder.relative(file)}: {image_id}")
         if path := paths[image_id]:
             flags = row.get("IsGroupOf") == "1", row.get("IsTruncated") == "1"
-            found.setdefault(path, []).append((row["LabelName"], _row_box(row, _COLUMNS), *flags))
-    return found
+            boxes_of.setdefault(path, []).append(
+                (row["LabelName"], _row_box(row, _COLUMNS), *flags)
+            )
+    return boxes_of
 
 
 def _label_names(folder: DataFolder) -> Mapping[str, str]:
@@ -237,16 +239,16 @@ def class_names(content: Json) -> Sequence[str]:
     `README.md`.
     """
     columns: Iterator[Json] = (
-        one.get("objects", one if one.get("name") == "objects" else None)
-        for one in _mappings(content)
+        entry.get("objects", entry if entry.get("name") == "objects" else None)
+        for entry in _mappings(content)
     )
-    for one in _mappings(next((column for column in columns if column), None)):
-        label = one if one.get("_type") == "ClassLabel" else one.get("class_label")
+    for entry in _mappings(next((column for column in columns if column), None)):
+        label = entry if entry.get("_type") == "ClassLabel" else entry.get("class_label")
         names = json_object(label).get("names")
         if isinstance(names, dict):
             names = [names.get(str(number), "") for number in range(len(names))]
-        if found := json_list(names):
-            return [name_text(name) for name in found]
+        if listed := json_list(names):
+            return [name_text(name) for name in listed]
     return ()
 
 
@@ -254,11 +256,11 @@ def _mappings(content: Json) -> Iterator[dict[str, Json]]:
     """Yields all mappings, outer ones first; without recursion, since the depth has no bound."""
     left = [content]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            yield one
-            one = list(one.values())
-        left.extend(reversed(json_list(one)))
+        value = left.pop()
+        if isinstance(value, dict):
+            yield value
+            value = list(value.values())
+        left.extend(reversed(json_list(value)))
 
 
 def _front_matter(file: Path) -> Json:
@@ -331,7 +333,7 @@ def _objects(
 ) -> tuple[list[str], list[Box]]:
     """Returns class names and boxes of a row: columns, or a list of objects."""
     columns = json_object(objects)
-    if rows := [one for one in json_list(objects) if isinstance(one, dict)]:
+    if rows := [row for row in json_list(objects) if isinstance(row, dict)]:
         # Not every key: each row may have another one.
         used = [key for key in _OBJECT_KEYS if any(key in row for row in rows)]
         columns = {key: [row.get(key) for row in rows] for key in used}
@@ -377,8 +379,8 @@ def _opened(file: Path) -> "Iterator[ParquetFile]":
             if isinstance(error, UserError):
                 raise
             reason = str(error).partition("\n")[0] or "its content has another form"
-            what = f"the parquet file is damaged or too large: {reason}"
-            raise UserError(what, where=str(file), fix="copy the file again") from error
+            problem = f"the parquet file is damaged or too large: {reason}"
+            raise UserError(problem, where=str(file), fix="copy the file again") from error
 
 
 def _refuse_growth(table: "ParquetFile", size: int) -> None:

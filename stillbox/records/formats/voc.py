@@ -46,8 +46,8 @@ def read_voc(
 
     Args:
         stems: file names without suffix of the images, in their order; by default all, sorted.
-        label_map: the classes; by default those of *all* XML files in the folder, sorted by name:
-            every set of one data set gets the same ids.
+        label_map: the classes; by default the classes of *all* XML files in the folder, sorted by
+            name: every set of one data set gets the same ids.
         chosen: unit and layout of the boxes; by default recognised.
 
     Raises:
@@ -63,17 +63,17 @@ def read_voc(
             raise UserError("there is no such folder", where=str(path), fix=f"see {option}")
     files = sorted(folder.glob("*.xml"))
     if not files:
-        what = "the folder holds no XML file"
+        problem = "the folder holds no XML file"
         raise UserError(
-            what, where=str(folder), fix=f"see {Parameter('annotations')} or {Parameter('root')}"
+            problem, where=str(folder), fix=f"see {Parameter('annotations')} or {Parameter('root')}"
         )
     trees = _parse_all(files, stems, log)
     if label_map is None:
         names = {name for tree in trees.values() for name in object_names(tree)} - {""}
         if not names:
-            what = "no XML file names an object, so there is no class"
+            problem = "no XML file names an object, so there is no class"
             raise UserError(
-                what, where=str(folder), fix=f"give the classes with {Parameter('label_map')}"
+                problem, where=str(folder), fix=f"give the classes with {Parameter('label_map')}"
             )
         label_map = LabelMap.from_names(sorted(names))
     stated, written = [], {file.stem for file in files}
@@ -87,7 +87,7 @@ def read_voc(
                 stated.append(Stated(annotated(trees[stem], where, image, label_map)))
         elif stem not in written:
             log.bad_record("annotation file is missing", str(file))
-    items = [one.item for one in review(stated, data, NUMBERS, log, chosen)]
+    items = [image.item for image in review(stated, data, NUMBERS, log, chosen)]
     if stems is None:
         report_without_annotation(items, data, log)
     return items, label_map
@@ -155,9 +155,9 @@ def read_voc_file(file: Path) -> ElementTree.Element:
         detail = error.what.removeprefix("this is not XML: ")
         raise BadRecordError("annotation file is no XML", detail) from error
     if tree.tag != "annotation":
-        what = f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>"
+        problem = f"this is not Pascal VOC XML: its root is <{tree.tag}>, not <annotation>"
         fix = f"let {Command('data convert', 'FOLDER', output='OUT')} recognise the format"
-        raise UserError(what, where=str(file), fix=fix)
+        raise UserError(problem, where=str(file), fix=fix)
     return tree
 
 
@@ -226,7 +226,7 @@ def _only_polygons(marks: frozenset[str]) -> bool:
     xml_files(lambda root, marks: root == "annotation" and not _only_polygons(marks)),
 )
 def read_voc_folder(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderContents:
-    """Reads XML files; the image of each is that of the same name, or else its `filename`."""
+    """Reads XML files; the image of each has the same name, or else its `filename`."""
     images = []
     sets = _image_sets(folder)
     for file in files:
@@ -258,9 +258,9 @@ def _image_sets(folder: DataFolder) -> Mapping[Path, Mapping[str, Split]]:
         if split is not None:
             stems = [image_stem(line.split()[0]) for line in read_lines(file)]
             if stems and not any(map(folder.images_of_stem, stems)):
-                what = f"none of the images of {split} is here: {stems[0]}"
+                problem = f"none of the images of {split} is here: {stems[0]}"
                 fix = "let the list name images of the folder, or take it out"
-                raise UserError(what, where=f"{file}:1", fix=fix)
+                raise UserError(problem, where=f"{file}:1", fix=fix)
             members = sets.setdefault(file.parents[2], {})
             members |= dict.fromkeys(stems, split)
     return sets

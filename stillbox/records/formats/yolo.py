@@ -49,7 +49,11 @@ def data_yamls(folder: DataFolder) -> dict[Path, Mapping[str, Json]]:
         file: folder.memoized(_yaml_of, file) for file in folder.with_suffix(".yaml", ".yml")
     }
     keys = {*SPLIT_KEYS, "nc", "path"}
-    return {file: one for file, one in contents.items() if "names" in one and one.keys() & keys}
+    return {
+        file: content
+        for file, content in contents.items()
+        if "names" in content and content.keys() & keys
+    }
 
 
 def _yaml_of(file: Path) -> Mapping[str, Json]:
@@ -97,8 +101,8 @@ def _yaml_names(file: Path, names: Json) -> list[str]:
     if isinstance(names, dict):
         numbers = [whole_number(key) for key in names]
         if {*numbers} != {*range(len(names))}:
-            what = "the numbers of the classes have gaps"
-            raise UserError(what, where=f"{file}: names", fix="use 0, 1, ...")
+            problem = "the numbers of the classes have gaps"
+            raise UserError(problem, where=f"{file}: names", fix="use 0, 1, ...")
         by_number = dict(zip(numbers, names.values(), strict=True))
         return [str(by_number[n]) for n in range(len(names))]
     if not isinstance(names, list):
@@ -172,18 +176,18 @@ def read(folder: DataFolder, files: list[Path], log: ConversionLog) -> FolderCon
     meanings = columns.meanings()
     for phrase in sorted({*meanings.values()} - {"", "outline"}):
         log.add(phrase, folder.relative(files[0]), action="passed over")
-    used = classes_of(one for _, one in parsed.values() if one)
+    used = classes_of(file for _, file in parsed.values() if file)
     check_class_numbers(used, names)
     labels = names or _numbered(used, log)
     images = []
     for path, (where, content) in parsed.items():
         if content is not None:
-            one = _labelled(path, where, content, meanings, labels, log)
-            images.append(one._replace(split=splits.of(path)))
+            entry = _labelled(path, where, content, meanings, labels, log)
+            images.append(entry._replace(split=splits.of(path)))
     images += _background(folder, {*parsed}, splits, log)
     layout: Layout | None = None if "outline" in meanings.values() else "centre_size"
     return FolderContents(
-        images=sorted(images, key=lambda one: one.image.path),
+        images=sorted(images, key=lambda entry: entry.image.path),
         classes=labels,
         numbers=BoxNumbers("fractions", layout),
     )
@@ -211,8 +215,8 @@ def _label_files(
             folder.used.add(file)
             parsed[path] = where, _content(file, where, columns, log)
         elif file in known:
-            what = "another label file of an image"
-            log.bad_record(what, where, f"beside {parsed[path][0]}")
+            problem = "another label file of an image"
+            log.bad_record(problem, where, f"beside {parsed[path][0]}")
             parsed[path] = parsed[path][0], None
     return parsed
 
@@ -256,7 +260,7 @@ def _labelled(
         names[index] if (index := line.class_index) < len(names) else f"class_{index}"
         for line in usable
     ]
-    boxes = [one.outline if meanings[one.columns] == "outline" else one.box for one in usable]
+    boxes = [line.outline if meanings[line.columns] == "outline" else line.box for line in usable]
     return labelled(path, where, labels, boxes, relative=True)
 
 
@@ -266,7 +270,7 @@ def _background(
     """Returns the images without a label file, except those with the name of a labelled one."""
     roots = {path.parent for path in labelled_images}
     stems = {path.with_suffix("") for path in labelled_images}
-    found = []
+    unlabelled = []
     for path in folder.images:
         if path in labelled_images or not (path.parent in roots or splits.stated(path)):
             continue
@@ -275,8 +279,8 @@ def _background(
             log.bad_record("image with the name of another image that has labels", where)
             continue
         log.add("image without a label file", where, action="background")
-        found.append(labelled(path, where, [], [], split=splits.of(path), relative=True))
-    return found
+        unlabelled.append(labelled(path, where, [], [], split=splits.of(path), relative=True))
+    return unlabelled
 
 
 def _numbered(used: Mapping[int, int], log: ConversionLog) -> list[str]:

@@ -59,17 +59,17 @@ def parse_labels(data: bytes, columns: "Columns") -> LabelFile:
     Raises:
         UnicodeDecodeError: it is no text.
     """
-    found = LabelFile()
+    labels = LabelFile()
     for line_number, text in enumerate(decode_text(data).splitlines(), start=1):
         values = _numbers(text)
         if len(values) < BOX_COLUMNS or not is_class(values[0]) or not isfinite(sum(values)):
             if text.strip():
-                found.bad.append((line_number, text))
+                labels.bad.append((line_number, text))
             continue
         line = _line(line_number, values)
-        found.lines.append(line)
+        labels.lines.append(line)
         columns.add(values, line)
-    return found
+    return labels
 
 
 def _numbers(text: str) -> list[float]:
@@ -156,22 +156,22 @@ class Columns:
         groups = self._groups
         alone = len(groups) == 1
         total = sum(group.lines for group in groups.values())
-        found: dict[int, str] = {}
+        phrases: dict[int, str] = {}
         for columns, group in groups.items():
             tracked = group.whole == group.lines and groups.keys() <= {5, 6, 7}
             if columns == BOX_COLUMNS:
-                found[columns] = ""
+                phrases[columns] = ""
             elif columns == 6 and group.shares == group.lines and (alone or self._all_boxes()):
-                found[columns] = "column 6 is a confidence"
+                phrases[columns] = "column 6 is a confidence"
             elif columns == 7 and tracked:
-                found[columns] = "columns 6 and 7 are a confidence and a track"
+                phrases[columns] = "columns 6 and 7 are a confidence and a track"
             elif alone and (phrase := _keypoints(columns, group)):
-                found[columns] = phrase
+                phrases[columns] = phrase
             elif columns % 2 and not (alone and columns == 7 and group.inside == group.lines):
-                found[columns] = "outline"
+                phrases[columns] = "outline"
             elif alone or group.lines > _FEW_LINES * total:
                 raise self._unknown()
-        return found
+        return phrases
 
     def _all_boxes(self) -> bool:
         """Tells whether there are no outlines: some lines of a tracker have no track."""

@@ -1,6 +1,6 @@
 """The splits of YOLO's data sets: `data.yaml`, Darknet's lists, or the names of folders.
 
-Paths are those of the machine on which the set was made: `C:\\Users\\me\\set\\images`,
+A path is of the machine on which the set was made: `C:\\Users\\me\\set\\images`,
 `/content/data/images`. The end of a path is looked up in the folder.
 """
 
@@ -49,8 +49,8 @@ class Splits:
 
     def stated(self, path: Path) -> Split | None:
         """Returns the split that a list or `data.yaml` states for an image."""
-        own = self._images.get(path)
-        return own or next((self._folders[p] for p in path.parents if p in self._folders), None)
+        split = self._images.get(path)
+        return split or next((self._folders[p] for p in path.parents if p in self._folders), None)
 
     def of(self, path: Path) -> Split | None:
         """Returns the split of an image, None if nothing states it."""
@@ -58,9 +58,9 @@ class Splits:
 
     def _report_absent(self, file: Path, key: str, entry: str) -> None:
         """Stops without images to score on: some chosen at random may have been trained on."""
-        found = {*self._folders.values(), *self._images.values()}
+        splits = {*self._folders.values(), *self._images.values()}
         where = f"{self._folder.relative(file)}: {key}"
-        if SPLIT_KEYS[key] != "val" and found - {"train"}:
+        if SPLIT_KEYS[key] != "val" and splits - {"train"}:
             self._log.add("folder of a split is not here", where, entry, action="passed over")
             return
         shown = self._folder.shown
@@ -83,8 +83,8 @@ class Splits:
                 # Files have the names behind the links.
                 self._folders[Path(os.path.realpath(place))] = split
                 return True
-            if found := self._folder.folder_like(Path(os.path.realpath(place))):
-                self._folders[found] = split
+            if folder := self._folder.folder_like(Path(os.path.realpath(place))):
+                self._folders[folder] = split
                 return True
             if place.suffix == ".txt" and place.is_file():
                 self._add_list(place, split)
