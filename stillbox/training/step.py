@@ -1,6 +1,7 @@
 """One training step of fixed shape: the gradient of a batch, in parts if asked, and the update."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from typing import NamedTuple, Protocol, cast
@@ -121,6 +122,59 @@ class StepFunction(Protocol):
         """Returns the state after a batch, and its metrics; a run with a teacher gives its."""
 
 
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of a model for the parameters of a state and a part of a batch."""
+
+    graph: Structure[Detector]
+    train: schema.Training
+    replicas: int
+    teacher_graph: Structure[Detector] | None
+
+    def __call__(
+        self, state: TrainState, teacher: TeacherArrays | None, params: Arrays, piece: Piece
+    ) -> tuple[jax.Array, Seen]:
+        """Returns the loss, a scalar, and what was seen; `params` replace parameters of `state`."""
+        train = self.train
+        detector: Detector = bind_detector(self.graph, {**state.params, **params}, piece.stats)
+        set_rematerialization(detector, train.rematerialization)
+        taught = teach(self.teacher_graph, teacher, piece.batch, train.distillation)
+        batch, _, key, divisors = piece
+        loss = detector.loss(
+            LossInputs(batch, state.loss, state.step, key, self.replicas, taught, divisors)
+        )
+        parts = train.accumulation_steps
+        share = 1.0 if loss.divisors else 1.0 / parts
+        terms = {name: share * term for name, term in loss.terms.items()}
+        penalty = detector.regularization() / parts if train.regularization else jnp.zeros(())
+        total = reduce(add, terms.values()) + penalty
+        metrics = {"loss": total, **terms, "regularization_loss": penalty, **loss.metrics}
+        return total, Seen(metrics, read_statistics(detector), loss.state, loss.divisors)
+
+
+def _updated(
+    optimizer: optax.GradientTransformation,
+    train: schema.Training,
+    state: TrainState,
+    params: Arrays,
+    gradient: Arrays,
+    seen: Seen,
+) -> tuple[TrainState, Metrics]:
+    """Returns the state after a gradient of `params`, or before it if not all is finite."""
+    norm = norm_of(jax.tree.leaves(gradient))
+    updates, accumulators = optimizer.update(gradient, state.optimizer, params)
+    updated = {**state.params, **cast(Arrays, optax.apply_updates(params, updates))}
+    averaged = averaged_arrays(updated, seen.stats, train)
+    ema = average_parameters(state.ema, averaged, state.step, train)
+    after = TrainState(state.step + 1, updated, seen.stats, accumulators, ema, seen.loss)
+    # A huge rate makes infinite parameters from a finite gradient. Huge activations make an
+    # infinite variance despite a finite loss. No checkpoint may contain either.
+    finite = jnp.isfinite(seen.metrics["loss"]) & jnp.isfinite(norm)
+    finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), seen.stats))))
+    after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
+    return after, {"gradient_norm": norm, "finite": finite}
+
+
 def make_train_step(
     graph: Structure[Detector],
     train: schema.Training,
@@ -144,62 +198,23 @@ def make_train_step(
     """
     optimizer = build_optimizer(train, backbone_layers)
     schedule = build_schedule(train.optimizer.schedule)
-
-    parts = train.accumulation_steps
-
-    def loss_function(
-        params: Arrays,
-        frozen: Arrays,
-        state: TrainState,
-        teacher: TeacherArrays | None,
-        piece: Piece,
-    ) -> tuple[jax.Array, Seen]:
-        detector: Detector = bind_detector(graph, {**params, **frozen}, piece.stats)
-        set_rematerialization(detector, train.rematerialization)
-        taught = teach(teacher_graph, teacher, piece.batch, train.distillation)
-        batch, _, key, divisors = piece
-        loss = detector.loss(
-            LossInputs(batch, state.loss, state.step, key, replicas, taught, divisors)
-        )
-        share = 1.0 if loss.divisors else 1.0 / parts
-        terms = {name: share * term for name, term in loss.terms.items()}
-        penalty = detector.regularization() / parts if train.regularization else jnp.zeros(())
-        total = reduce(add, terms.values()) + penalty
-        metrics = {"loss": total, **terms, "regularization_loss": penalty, **loss.metrics}
-        return total, Seen(metrics, read_statistics(detector), loss.state, loss.divisors)
+    loss = _Loss(graph, train, replicas, teacher_graph)
 
     def step(
         state: TrainState, batch: Batch, teacher: TeacherArrays | None = None, /
     ) -> tuple[TrainState, Metrics]:
         params = {path: array for path, array in state.params.items() if path in trainable}
-        frozen = {path: array for path, array in state.params.items() if path not in trainable}
         key = jax.random.fold_in(jax.random.key(train.seed), state.step)
-
-        # ---- loss and gradient ----
-        def objective(params: Arrays, piece: Piece) -> tuple[jax.Array, Seen]:
-            return loss_function(params, frozen, state, teacher, piece)
-
         gradient, seen = accumulated_gradient(
-            objective, params, Piece(batch, state.stats, key), parts
+            partial(loss, state, teacher),
+            params,
+            Piece(batch, state.stats, key),
+            train.accumulation_steps,
         )
-        metrics, stats = seen.metrics, seen.stats
         # The gradient is a sum over the whole batch and replicated; accumulators may be sharded.
         gradient = replicated(gradient)
-
-        # ---- update ----
         with jax.named_scope("update"):
-            norm = norm_of(jax.tree.leaves(gradient))
-            updates, accumulators = optimizer.update(gradient, state.optimizer, params)
-            updated = {**frozen, **cast(Arrays, optax.apply_updates(params, updates))}
-            averaged = averaged_arrays(updated, stats, train)
-            ema = average_parameters(state.ema, averaged, state.step, train)
-            after = TrainState(state.step + 1, updated, stats, accumulators, ema, seen.loss)
-            # A huge rate makes infinite parameters from a finite gradient. Huge activations make an
-            # infinite variance despite a finite loss. No checkpoint may contain either.
-            finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-            finite &= jnp.isfinite(norm_of(jax.tree.leaves((replicated(updates), stats))))
-            after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
-        metrics |= {"learning_rate": schedule(state.step), "gradient_norm": norm, "finite": finite}
-        return after, metrics
+            after, figures = _updated(optimizer, train, state, params, gradient, seen)
+        return after, seen.metrics | {"learning_rate": schedule(state.step)} | figures
 
     return step
