@@ -30,7 +30,8 @@ from stillbox.records.conversion import (
     convert,
 )
 from stillbox.records.converted import ConvertedFolder
-from stillbox.records.folder import ConversionView, StageProgress, convert_folder
+from stillbox.records.folder import ConversionView, convert_folder
+from stillbox.records.folder_content import FolderOptions, StageProgress
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import all_formats
 from stillbox.records.formats.voc import read_image_set, read_voc
@@ -128,15 +129,17 @@ def run_folder(args: argparse.Namespace) -> int:
         converted = convert_folder(
             args.folder,
             args.output,
-            validation_share=args.validation_share,
-            seed=args.seed,
-            format=args.format,
-            label_map=label_map_of(args.label_map),
+            FolderOptions(
+                format=args.format,
+                label_map=label_map_of(args.label_map),
+                box_numbers=args.box_numbers,
+                bad_records=args.bad_records,
+                bad_boxes=args.bad_boxes,
+                validation_share=args.validation_share,
+                seed=args.seed,
+            ),
             options=_options(args),
             engine=engine,
-            bad_records=args.bad_records,
-            bad_boxes=args.bad_boxes,
-            box_numbers=args.box_numbers,
             on_image=_bars(stack),
             write_page=write_conversion_page,
         )

@@ -183,6 +183,12 @@ class ConversionReport:
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
 
+    def count(self, class_ids: Sequence[int]) -> None:
+        """Counts a record with boxes of these classes."""
+        self.images_written += 1
+        self.images_without_boxes += not class_ids
+        self.boxes_written += len(class_ids)
+
     def to_text(self) -> str:
         """Returns counts, boxes by class, and problems with their first cases, in lines."""
         counts = [
@@ -233,17 +239,7 @@ def convert(
     check_label_map(output, label_map)
     reports = [f"{name}.report.{kind}" for kind in ("json", "txt", "html")]
     refuse_others(output, reports)
-    report = ConversionReport(
-        name=name,
-        images_found=len(items),
-        boxes_found=sum(len(item.pixel_boxes) for item in items),
-        settings={
-            "bad_records": log.bad_records,
-            "bad_boxes": log.bad_boxes,
-            "exif": options.exif,
-            "skip_images_without_boxes": options.skip_images_without_boxes,
-        },
-    )
+    report = _empty_report(items, name, options, log)
     per_class: Counter[int] = Counter()
     job = ConversionJob(
         label_map=label_map,
@@ -262,9 +258,7 @@ def convert(
             if record is None:
                 continue
             write(record)
-            report.images_written += 1
-            report.images_without_boxes += not class_ids
-            report.boxes_written += len(class_ids)
+            report.count(class_ids)
             per_class.update(class_ids)
         if not report.images_written:
             raise _nothing_written(log, name)
@@ -278,6 +272,23 @@ def convert(
     write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     write_whole(output / f"{name}.report.txt", report.to_text().encode())
     return report
+
+
+def _empty_report(
+    items: Sequence[AnnotatedImage], name: str, options: ConversionOptions, log: ConversionLog
+) -> ConversionReport:
+    """Returns the report of a set before its first record is written."""
+    return ConversionReport(
+        name=name,
+        images_found=len(items),
+        boxes_found=sum(len(item.pixel_boxes) for item in items),
+        settings={
+            "bad_records": log.bad_records,
+            "bad_boxes": log.bad_boxes,
+            "exif": options.exif,
+            "skip_images_without_boxes": options.skip_images_without_boxes,
+        },
+    )
 
 
 def check_label_map(output: Path, label_map: LabelMap) -> None:

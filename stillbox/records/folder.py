@@ -1,21 +1,15 @@
 """Converts a folder of annotated images in any known format to records, label map and report."""
 
-import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from stillbox.errors import UserError
-from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
-from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.conversion import (
     LABEL_MAP_NAME,
     ConversionOptions,
     ConversionReport,
-    brightest_of,
     convert,
     no_boxes,
 )
@@ -30,20 +24,16 @@ from stillbox.records.converted import (
 )
 from stillbox.records.data_folder import DataFolder, Split
 from stillbox.records.files import new_folder
-from stillbox.records.formats.registry import FolderContents, Recognised, recognise
+from stillbox.records.folder_content import (
+    FolderContent,
+    FolderOptions,
+    StageProgress,
+    read_folder,
+)
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import OrderedMap, ordered_map
 from stillbox.records.pixels import Brightest
-from stillbox.records.problems import BoxPolicy, ConversionLog, Problem, RecordPolicy
-from stillbox.records.review import Stated, report_without_annotation, review
-from stillbox.records.splits import (
-    assign_splits,
-    fingerprints,
-    report_duplicates,
-    report_similar_classes,
-)
-from stillbox.records.unread import report_unread
-from stillbox.references import Parameter
+from stillbox.records.problems import ConversionLog, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,218 +63,119 @@ PageWriter = Callable[[ConversionView, Path], None]
 
 _SETS: tuple[Split, ...] = ("train", "val", "test")
 
-StageProgress = Callable[[str, int, int], None]
-"""Called with what is done (`reading`, `comparing`, `train`, ...), images done and in all."""
-
 
 def convert_folder(
     folder: Path | str,
     output: Path | str,
+    reading: FolderOptions | None = None,
     *,
-    validation_share: float = 0.2,
-    seed: int = 0,
-    format: str = "",
-    label_map: LabelMap | None = None,
     options: ConversionOptions | None = None,
     engine: OrderedMap = ordered_map,
-    bad_records: RecordPolicy = "drop",
-    bad_boxes: BoxPolicy = "fix",
-    box_numbers: str = "",
     on_image: StageProgress = lambda stage, done, total: None,
     write_page: PageWriter | None = None,
 ) -> ConvertedFolder:
     """Converts a folder of annotated images; the format is recognised by content.
 
     The split is the one that the folder states, or else a share of the images by a hash of their
-    content and `seed`. `output` appears when it is complete. An existing conversion is reused if
+    content and the seed. `output` appears when it is complete. An existing conversion is reused if
     neither the folder nor an option has changed.
 
     Args:
-        validation_share: share of the images that validate, if the folder states no split.
-        format: the format, if the folder has several.
-        label_map: the classes and ids; by default as the annotations have them.
         options: `overwrite` replaces a conversion of something else.
         engine: reads the images; the result is the same with all.
-        box_numbers: unit and layout of the boxes, as `pixels:corners`; by default recognised.
         write_page: writes `conversion.html`, which shows what was read.
 
     Raises:
-        UserError: the format is unknown, ambiguous or not convertible, nothing is usable, `output`
-            holds something else, or a policy is `fail`.
+        UserError: as `read_folder`; or `output` holds something else.
     """
-    if not 0 < validation_share < 1:
-        problem, fix = (
-            f"{validation_share:g} is no share of the images",
-            "give a number such as 0.2",
-        )
-        raise UserError(problem, where=Parameter("validation_share"), fix=fix)
-    output, options = Path(output), options or ConversionOptions()
-    chosen = BoxNumbers.from_name(box_numbers) if box_numbers else None
+    output, reading = Path(output), reading or FolderOptions()
+    options = options or ConversionOptions()
     data = DataFolder(folder, without=[output])
-    log = ConversionLog(bad_records, bad_boxes)
-    settings = {
-        **asdict(replace(options, overwrite=False)),
-        "workers": 0,  # part of the key of every conversion so far
-        "validation_share": validation_share,
-        "seed": seed,
-        "format": format,
-        "label_map": label_map.to_text() if label_map else "",
-        "box_numbers": box_numbers,
-        "policies": [bad_records, bad_boxes],
-    }
-    key = conversion_key(data, settings)
-    former = former_conversion(output, key, overwrite=options.overwrite)
-    if former is not None:
+    key = conversion_key(data, _settings(reading, options))
+    find_former = partial(former_conversion, output, key, overwrite=options.overwrite)
+    if (former := find_former()) is not None:
         return former
-    on_image("reading", 0, 0)
-    recognised = recognise(data, format)
-    reading = _read(data, recognised, log)
-    stated, label_map = reading.with_ids(label_map)
-    stated = review(stated, data, reading.numbers, log, chosen)
-    report_without_annotation([image.item for image in stated], data, log)
-    items = [image.item for image in stated]
-    splits, origin = _split(stated, data, validation_share, seed, engine, log, on_image)
-    report_similar_classes([item.name for item in label_map], log)
-    items = _own_names(items, splits, data, log)
-
-    def check() -> object:
-        return former_conversion(output, key, overwrite=options.overwrite)
-
-    brightest = brightest_of(items, engine)
-    with new_folder(output, check, written=written_files) as unfinished:
-        reports = {
-            name: convert(
-                [item for item, split in zip(items, splits, strict=True) if split == name],
-                label_map,
-                unfinished,
-                name,
-                options=options,
-                log=ConversionLog(bad_records, bad_boxes),
-                on_image=partial(on_image, name),
-                engine=engine,
-                brightest=brightest,
-                need_boxes=False,
-            )
-            for name in _SETS
-            if name in splits
-        }
-        if not any(report.boxes_written for report in reports.values()):
-            raise no_boxes(recognised.format.title, [*log, *_problems_of(reports)])
-        converted = _converted(output, recognised, label_map, reports, log, origin, options)
+    content = read_folder(data, reading, engine, on_image)
+    with new_folder(output, find_former, written=written_files) as unfinished:
+        reports = _convert_sets(content, unfinished, options, engine, on_image)
+        converted = _converted(output, content, reports, options)
         if write_page is not None:
-            view = ConversionView(
-                title=recognised.format.title,
-                folder=str(data.shown),
-                split=origin,
-                label_map=label_map,
-                items=items,
-                splits=splits,
-                problems=[*log, *_problems_of(reports)],
-                options=options,
-                brightest=brightest,
-            )
-            write_page(view, unfinished / PAGE_NAME)
+            write_page(_view(data, content, reports, options), unfinished / PAGE_NAME)
             converted = replace(converted, page=output / PAGE_NAME)
-        write_conversion(unfinished, key, converted, reports, log)
+        write_conversion(unfinished, key, converted, reports, content.log)
     return converted
 
 
-def _problems_of(reports: Mapping[Split, ConversionReport]) -> list[Problem]:
-    return [problem for report in reports.values() for problem in report.problems]
-
-
-def _read(data: DataFolder, recognised: Recognised, log: ConversionLog) -> FolderContents:
-    assert recognised.format.read is not None  # `recognise` returns no other
-    for link in data.links:
-        reason, to = "symbolic link that leads out of the folder", f"to {os.path.realpath(link)}"
-        log.add(reason, data.relative(link), to, action="not followed")
-    for file in data.special:
-        log.add("no regular file", data.relative(file), action="not opened")
-    for title, count in recognised.others.items():
-        log.add(f"{title}", count_text(count, "file"), action="passed over")
-    reading = recognised.format.read(data, recognised.files, log)
-    data.forget()
-    report_unread(data, recognised, {image.split for image in reading.images}, log)
-    if not any(image.names for image in reading.images):
-        title, where = recognised.format.title, data.relative(recognised.files[0])
-        raise data.behind_links() or UserError(
-            f"the annotations ({title}) have no box for any of "
-            f"{count_text(max(len(reading.images), len(data.images)), 'image')}",
-            where=f"{data.shown}: {where}",
-            fix="see that the whole export is in the folder"
-            + "".join(f"; {problem}: {problem.examples[0]}" for problem in list(log)[:3]),
-        )
-    return reading
-
-
-def _split(
-    stated: Sequence[Stated],
-    data: DataFolder,
-    share: float,
-    seed: int,
+def _convert_sets(
+    content: FolderContent,
+    output: Path,
+    options: ConversionOptions,
     engine: OrderedMap,
-    log: ConversionLog,
     on_image: StageProgress,
-) -> tuple[list[Split | None], str]:
-    """Returns the split of each image, and its origin in words; reports images that occur twice."""
-    items = [image.item for image in stated]
-    prints = fingerprints(items, engine=engine, on_image=partial(on_image, "comparing"))
-    if not len(prints.rows):
-        raise data.behind_links() or UserError(
-            f"of {count_text(len(items), 'image')} of the annotations none is there and can be "
-            f"read; the first is {items[0].path.name}",
-            where=items[0].where,
-            fix="put the images into the folder, with the names that the annotations have",
+) -> dict[Split, ConversionReport]:
+    """Writes all sets; returns the report of each."""
+    reports = {
+        name: convert(
+            content.of_split(name),
+            content.label_map,
+            output,
+            name,
+            options=options,
+            log=ConversionLog(content.log.bad_records, content.log.bad_boxes),
+            on_image=partial(on_image, name),
+            engine=engine,
+            brightest=content.brightest,
+            need_boxes=False,
         )
-    splits, origin = assign_splits(
-        items, [image.split for image in stated], prints, share, seed, log
-    )
-    for item, split in zip(items, splits, strict=True):
-        if split is None:
-            log.add("image in no split", item.where, action="image left out")
-    report_duplicates(items, splits, prints, log)
-    return splits, origin
+        for name in _SETS
+        if name in content.splits
+    }
+    if not any(report.boxes_written for report in reports.values()):
+        raise no_boxes(content.format.title, _problems(content, reports))
+    return reports
 
 
-def _own_names(
-    items: Sequence[AnnotatedImage],
-    splits: Sequence[Split | None],
+def _settings(reading: FolderOptions, options: ConversionOptions) -> dict[str, object]:
+    """Returns all that tells a conversion from others of the same files."""
+    return {
+        **asdict(replace(options, overwrite=False)),
+        "workers": 0,  # part of the key of every conversion so far
+        "validation_share": reading.validation_share,
+        "seed": reading.seed,
+        "format": reading.format,
+        "label_map": reading.label_map.to_text() if reading.label_map else "",
+        "box_numbers": reading.box_numbers,
+        "policies": [reading.bad_records, reading.bad_boxes],
+    }
+
+
+def _view(
     data: DataFolder,
-    log: ConversionLog,
-) -> list[AnnotatedImage]:
-    """Returns the images with unique file names and ids.
+    content: FolderContent,
+    reports: Mapping[Split, ConversionReport],
+    options: ConversionOptions,
+) -> ConversionView:
+    return ConversionView(
+        title=content.format.title,
+        folder=str(data.shown),
+        split=content.origin,
+        label_map=content.label_map,
+        items=content.items,
+        splits=content.splits,
+        problems=_problems(content, reports),
+        options=options,
+        brightest=content.brightest,
+    )
 
-    Those that an annotation file gives stay unless they occur twice in a set, since results are
-    joined by them. Each COCO JSON, most often a set, counts from 1.
-    """
 
-    def scope(item: AnnotatedImage, split: Split | None) -> Split | None:
-        return split if item.image_id != item.filename else None
-
-    scopes = list(map(scope, items, splits))
-    names = Counter((s, item.filename) for s, item in zip(scopes, items, strict=True))
-    ids = Counter((s, item.image_id) for s, item in zip(scopes, items, strict=True))
-    unique = []
-    for item, s in zip(items, scopes, strict=True):
-        long = item.filename
-        if item.path.is_relative_to(data.root):
-            long = item.path.relative_to(data.root).as_posix()
-        filename = long if names[s, item.filename] > 1 else item.filename
-        image_id = long if ids[s, item.image_id] > 1 else item.image_id
-        if image_id != item.image_id and item.image_id != item.filename:
-            action = "the file's path is the id"
-            log.add("image id occurs twice in a set", item.where, item.image_id, action=action)
-        unique.append(replace(item, image_id=image_id, filename=filename))
-    return unique
+def _problems(content: FolderContent, reports: Mapping[Split, ConversionReport]) -> list[Problem]:
+    return [*content.log, *(case for report in reports.values() for case in report.problems)]
 
 
 def _converted(
     output: Path,
-    recognised: Recognised,
-    label_map: LabelMap,
+    content: FolderContent,
     reports: dict[Split, ConversionReport],
-    log: ConversionLog,
-    origin: str,
     options: ConversionOptions,
 ) -> ConvertedFolder:
     def pattern(name: Split) -> str:
@@ -298,21 +189,21 @@ def _converted(
     def images(name: Split) -> int:
         return reports[name].images_written if name in reports else 0
 
-    problems = [*log, *_problems_of(reports)]
+    problems = _problems(content, reports)
     return ConvertedFolder(
-        format=recognised.format.name,
-        title=recognised.format.title,
+        format=content.format.name,
+        title=content.format.title,
         train=pattern("train"),
         validation=pattern("val"),
         test=pattern("test"),
         label_map=output / LABEL_MAP_NAME,
-        classes=tuple(item.name for item in label_map),
+        classes=tuple(item.name for item in content.label_map),
         train_images=images("train"),
         validation_images=images("val"),
         test_images=images("test"),
         boxes=sum(report.boxes_written for report in reports.values()),
         without_boxes=tuple(name for name, report in reports.items() if not report.boxes_written),
-        split=origin,
+        split=content.origin,
         problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
         report=output / REPORT_NAME,
     )

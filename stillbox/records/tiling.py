@@ -149,12 +149,7 @@ def tile_records(
                 _count(report, cut)
                 for example in cut.tiles:
                     write(serialize_example(example, label_map))
-        if not report.boxes:
-            source.refuse_unknown_classes(
-                f"see {Parameter('label_map')} and {Parameter('use_display_name')}"
-            )
-        if not report.tiles:
-            raise _no_tile(source, report)
+        _refuse_empty(source, report)
         claim_files(output, [f"{name}.report.json"])
         if label_map is not None:
             keep_label_map(output, label_map)
@@ -163,16 +158,22 @@ def tile_records(
     return report
 
 
-def _no_tile(source: ExampleSource, report: TileReport) -> UserError:
+def _refuse_empty(source: ExampleSource, report: TileReport) -> None:
+    """Refuses records without a known class, or without a tile to write."""
+    if not report.boxes:
+        source.refuse_unknown_classes(
+            f"see {Parameter('label_map')} and {Parameter('use_display_name')}"
+        )
+    if report.tiles:
+        return
+    problem = f"none of {count_text(len(source), 'record')} can be used"
+    fix = "stillbox data check shows what is wrong with them"
     if report.images:
         problem = "no tile has a box"
         fix = (
             f"leave {Parameter('skip_tiles_without_boxes')} out, or see {Parameter('min_visible')}"
         )
-    else:
-        problem = f"none of {count_text(len(source), 'record')} can be used"
-        fix = "stillbox data check shows what is wrong with them"
-    return UserError(f"no tile was written: {problem}", where=source.where, fix=fix)
+    raise UserError(f"no tile was written: {problem}", where=source.where, fix=fix)
 
 
 def _label_map_beside(record: PurePath) -> LabelMap | None:

@@ -16,6 +16,7 @@ from stillbox.printing import html_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.conversion import ConversionOptions
 from stillbox.records.folder import ConversionView, convert_folder
+from stillbox.records.folder_content import FolderOptions
 from stillbox.records.label_map import LabelMap
 from stillbox.records.pixels import NO_DEEP
 from stillbox.records.source import expand
@@ -38,8 +39,8 @@ def cli(capsys):
     return run
 
 
-def convert(folder, out, **options):
-    return convert_folder(folder, out, write_page=write_conversion_page, **options)
+def convert(folder, out, *reading, **options):
+    return convert_folder(folder, out, *reading, write_page=write_conversion_page, **options)
 
 
 def one_image(tmp_path, *objects):
@@ -91,8 +92,8 @@ def test_the_page_belongs_to_the_conversion(tmp_path):
     again = convert(folder, out)
     assert (again.reused, again.page) == (True, first.page)
     with pytest.raises(UserError, match="overwrite"):
-        convert(folder, out, seed=1)
-    changed = convert(folder, out, seed=1, options=ConversionOptions(overwrite=True))
+        convert(folder, out, FolderOptions(seed=1))
+    changed = convert(folder, out, FolderOptions(seed=1), options=ConversionOptions(overwrite=True))
     assert (changed.reused, changed.page) == (False, first.page)
     page = changed.page.read_text()
     assert page.count("<figure>") == 4

@@ -16,6 +16,7 @@ from stillbox.records import splits
 from stillbox.records.conversion import ConversionOptions
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from tests.helpers import refused
@@ -75,7 +76,7 @@ def test_a_finished_conversion_is_used_again_until_something_changes(tmp_path):
     assert again.reused
     assert again == replace(first, reused=True)
     with pytest.raises(UserError, match=r"other data or with other options[\s\S]*overwrite"):
-        convert_folder(folder, out, seed=1)
+        convert_folder(folder, out, FolderOptions(seed=1))
     (folder / "a.xml").write_text(voc_xml(("cat", (4, 6, 24, 36)), ("dog", (0, 0, 9, 9))))
     changed = convert_folder(folder, out, options=ConversionOptions(overwrite=True))
     assert (changed.reused, changed.classes) == (False, ("cat", "dog"))
@@ -137,7 +138,7 @@ def test_ids_and_names_of_coco_files_stay(tmp_path):
     picture(tmp_path / "set/valid/a.png", 9)
     content["images"], content["annotations"] = entries[:1], content["annotations"][:1]
     (tmp_path / "set/valid/third.json").write_text(json.dumps(content))
-    mixed = convert_folder(tmp_path / "set", tmp_path / "mixed", bad_records="fail")
+    mixed = convert_folder(tmp_path / "set", tmp_path / "mixed", FolderOptions(bad_records="fail"))
     found = {name: one.image_id for name, one in examples(mixed).items()}
     names = ("a.png", "deep/b.png", "more/a.png", "more/deep/b.png")
     assert found == {name: f"train/{name}" for name in names}
@@ -312,7 +313,7 @@ def test_a_lone_training_set_is_split_and_that_is_reported(tmp_path):
     with refused("set/data.yaml: val"):
         convert_folder(folder, tmp_path / "out")
     folder = yolo_set(tmp_path / "set", "train/images", "train/labels")
-    converted = convert_folder(folder, tmp_path / "out", validation_share=0.4)
+    converted = convert_folder(folder, tmp_path / "out", FolderOptions(validation_share=0.4))
     assert converted.train_images
     assert converted.train_images + converted.validation_images == 3
     assert converted.split == (

@@ -14,6 +14,7 @@ from stillbox.predicting.images import list_inputs
 from stillbox.records import data_folder
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from stillbox.records.foreign_files import read_json
 from stillbox.records.formats import registry
 from stillbox.records.formats.registry import recognise
@@ -58,7 +59,7 @@ def folder(tmp_path):
 def refuse_folder(folder, tmp_path, message, **options):
     """Converts a folder, and returns the error that says so; nothing is written."""
     with pytest.raises(UserError, match=message) as caught:
-        convert_folder(folder, tmp_path / "refused", **options)
+        convert_folder(folder, tmp_path / "refused", FolderOptions(**options))
     assert not (tmp_path / "refused").exists()
     return caught.value
 
@@ -305,7 +306,7 @@ def test_a_format_that_would_be_refused_is_no_remedy(folder, tmp_path, files, re
     assert worded(caught.value.fix) == "format=voc"
     assert reason in caught.value.what.partition("as YOLO it cannot be read: ")[2]
     refuse_folder(folder, tmp_path, reason, format="yolo")
-    assert convert_folder(folder, tmp_path / "out", format="voc").format == "voc"
+    assert convert_folder(folder, tmp_path / "out", FolderOptions(format="voc")).format == "voc"
 
 
 def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
@@ -314,7 +315,10 @@ def test_several_formats_are_named_and_one_is_chosen(folder, tmp_path):
     with (folder / "labels.csv").open("a") as rows:
         rows.write(f"c.png,{WIDTH},{HEIGHT},cat,6,4,36,24\n")
     refuse_folder(folder, tmp_path, r"several formats: COCO JSON.*CSV[\s\S]*format=voc_csv")
-    assert convert_folder(folder, tmp_path / "out", format="voc_csv").format == "voc_csv"
+    assert (
+        convert_folder(folder, tmp_path / "out", FolderOptions(format="voc_csv")).format
+        == "voc_csv"
+    )
     refuse_folder(folder, tmp_path, "no file is YOLO", format="yolo")
     refuse_folder(folder, tmp_path, "did you mean 'coco'", format="cocoo")
 

@@ -8,6 +8,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from tests.helpers import refused
 from tests.records.test_folder import examples
 from tests.small import SHARED, needs_shared
@@ -119,7 +120,7 @@ def test_it_stops_with_the_reason(tmp_path, name):
 def test_a_lost_split_stops_with_bad_records_too(tmp_path):
     shutil.copytree(CASES / "m_truncated", tmp_path / "set")
     with refused("images/p1.json:1"):
-        convert_folder(tmp_path / "set", tmp_path / "out", bad_records="fail")
+        convert_folder(tmp_path / "set", tmp_path / "out", FolderOptions(bad_records="fail"))
 
 
 def test_names_splits_and_folders(tmp_path):
@@ -142,7 +143,9 @@ def test_all_boxes_of_a_dense_set_are_read(tmp_path):
 
 
 def test_what_the_user_says_about_the_numbers_decides(tmp_path):
-    result = convert_folder(CASES / "yolo_pixels", tmp_path / "out", box_numbers="pixels:corners")
+    result = convert_folder(
+        CASES / "yolo_pixels", tmp_path / "out", FolderOptions(box_numbers="pixels:corners")
+    )
     found = examples(result) | examples(result, "validation")
     for number in ALL:
         expected = np.array(box_of(number)) / np.array([HEIGHT, WIDTH] * 2)

@@ -10,6 +10,7 @@ import pytest
 from stillbox.records.conversion import ConversionOptions, convert
 from stillbox.records.export import export_records
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.voc import read_image_set, read_voc
 from stillbox.records.label_map import LabelMap
@@ -217,14 +218,14 @@ FOLDERS = {
 def test_the_same_records_come_out_of_every_form(tmp_path, name, form):
     own, images, boxes = FOLDERS[name]
     # The folder of raccoon has its boxes as CSV too.
-    first = convert_folder(DATA / name, tmp_path / "first", format=own)
+    first = convert_folder(DATA / name, tmp_path / "first", FolderOptions(format=own))
     assert first.train_images + first.validation_images + first.test_images == images
     label_map = LabelMap.from_file(first.label_map)
     sets = {"train": first.train, "val": first.validation, "test": first.test}
     for split, records in sets.items():
         if records:
             export_records([records], label_map, tmp_path / form, form, split=split)
-    again = convert_folder(tmp_path / form, tmp_path / "again", label_map=label_map)
+    again = convert_folder(tmp_path / form, tmp_path / "again", FolderOptions(label_map=label_map))
     assert (again.format, again.boxes) == (form, boxes)
     for records, others in zip(
         sets.values(), (again.train, again.validation, again.test), strict=True

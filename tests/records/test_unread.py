@@ -8,6 +8,7 @@ import pytest
 
 from stillbox.errors import UserError
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from tests.helpers import refused
 from tests.records.builders import put
 from tests.records.situations import FORMATS, Boxes, pictures
@@ -102,7 +103,7 @@ def test_the_policy_fail_stops_at_a_file_that_cannot_be_read(tmp_path):
     assert any("annotation file is no XML" in p and "b.xml: no element" in p for p in said)
     assert not any("image without annotation" in problem for problem in said)
     with pytest.raises(UserError, match=r"b\.xml"):
-        convert_folder(folder, tmp_path / "stopped", bad_records="fail")
+        convert_folder(folder, tmp_path / "stopped", FolderOptions(bad_records="fail"))
 
 
 def test_an_archive_is_named(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from tests.helpers import refused
 from tests.records.builders import put
 from tests.records.situations import STEMS, pictures
@@ -19,7 +20,7 @@ def converted(tmp_path, lines, names="[cat, dog]", **options):
     put(root, "data.yaml", f"path: .\nnames: {names}\n")
     for stem, line in zip(STEMS, lines, strict=True):
         put(root, f"labels/{stem}.txt", line + "\n")
-    result = convert_folder(root, tmp_path / "out", **options)
+    result = convert_folder(root, tmp_path / "out", FolderOptions(**options))
     return result, examples(result) | examples(result, "validation")
 
 

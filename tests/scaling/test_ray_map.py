@@ -100,9 +100,7 @@ def test_a_folder(ray_cluster, folder):
     assert ray == local
     # Engine and workers are no part of what is converted.
     with ray_map(workers=1) as engine:
-        again = convert_folder(
-            "data", "out", options=ConversionOptions(shards=2), engine=engine, validation_share=0.2
-        )
+        again = convert_folder("data", "out", options=ConversionOptions(shards=2), engine=engine)
     assert again.reused
 
 
