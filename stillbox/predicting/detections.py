@@ -52,9 +52,7 @@ class Detections:
     @property
     def names(self) -> list[str]:
         """Class name of every detection, `[N]`."""
-        return [
-            self.class_names.get(int(class_id), f"class {class_id}") for class_id in self.class_ids
-        ]
+        return [self.class_names.get(int(i), f"class {i}") for i in self.class_ids]
 
     def __len__(self) -> int:
         return len(self.scores)

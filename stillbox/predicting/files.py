@@ -172,10 +172,7 @@ class LabelFolder:
 
     def add(self, file: Path, detections: Detections, name: str) -> None:
         """Adds an image; its copy gets the name `name`."""
-        least = [
-            self._thresholds.get(int(class_id), self._min_score)
-            for class_id in detections.class_ids
-        ]
+        least = [self._thresholds.get(int(i), self._min_score) for i in detections.class_ids]
         detections = detections.pick(detections.scores >= least)
         height, width = detections.image.shape[:2]
         sides = np.array([height, width] * 2, np.float64)
@@ -196,15 +193,9 @@ class LabelFolder:
             UserError: it is not writable.
         """
         named = self._label_map
-        class_ids = {
-            class_id for _, image in self._images for class_id in image.example.class_ids.tolist()
-        }
+        used = {i for _, image in self._images for i in image.example.class_ids.tolist()}
         # A label map with gaps has no name for some classes of the model.
-        unnamed = (
-            LabelMapItem(class_id, named.name_of(class_id))
-            for class_id in class_ids
-            if class_id not in named
-        )
+        unnamed = (LabelMapItem(i, named.name_of(i)) for i in used if i not in named)
         label_map = LabelMap((*named, *unnamed))
         export_images(self._images, label_map, self._output, self._form)
         images = count_text(len(self._images), "image")

@@ -56,10 +56,8 @@ def _listed(folder: Path) -> set[str]:
     content = read_json(path)
     names = content.get("written") if isinstance(content, dict) else None
     if not isinstance(names, list):
-        problem, fix = (
-            "the list of stillbox's files is damaged",
-            "remove it, and the files it names",
-        )
+        problem = "the list of stillbox's files is damaged"
+        fix = "remove it, and the files it names"
         raise UserError(problem, where=str(path), fix=fix)
     return set(map(str, names))
 

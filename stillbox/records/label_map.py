@@ -245,10 +245,8 @@ def _check(items: list[tuple[LabelMapItem, str]]) -> None:
         if item.id == 0 and item.name == "background":
             continue
         if item.id < 1:
-            problem, fix = (
-                f"{item.name!r} has id {item.id}",
-                "let ids start at 1; 0 is the background",
-            )
+            problem = f"{item.name!r} has id {item.id}"
+            fix = "let ids start at 1; 0 is the background"
             raise UserError(problem, where=where, fix=fix)
         if item.id > _MAX_ID:
             problem = f"{item.name!r} has id {item.id}; the greatest possible is {_MAX_ID}"
