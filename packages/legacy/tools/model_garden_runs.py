@@ -9,11 +9,11 @@ Needs, in an environment of its own with Python 3.11: tensorflow-cpu 2.15.1, tf-
 tensorflow-datasets 4.9.6, pyarrow 17, tensorflow-hub, tensorflow-metadata 1.15,
 tensorflow-model-optimization, tf-slim).
 
-A case is a YAML file in the folder, whose first line names its experiment. It gets a JSON file with
-the keys of its variables in checkpoints and their shapes, and an `.npz` file: raw outputs and
+A case is a YAML file in the folder. Its first line names its experiment. A case gets a JSON file
+with the keys of its variables in checkpoints and their shapes, and an `.npz` file: raw outputs and
 detections of two images, and for three steps of training the losses and what became of the
-variables. `checkpoint.zip` is a checkpoint as `official/vision/train.py` writes it, whose variables
-are filled with one number each. `backbones.npz` has maps of the other mobile backbones, and
+variables. `checkpoint.zip` is a checkpoint as `official/vision/train.py` writes it; each variable
+is filled with one number. `backbones.npz` has maps of the other mobile backbones, and
 `optimizers.npz` some steps of update rules, clipping and rates alone. Weights, images and boxes are
 functions of names and numbers, which tests repeat.
 """
@@ -79,7 +79,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 """Type, with a word if there are several: its fields, the learning rate and the warm-up."""
 OPTIMIZER_STEPS = 12
 CHECKPOINT = "checkpoint"
-"""The case whose checkpoint is kept."""
+"""The case that keeps its checkpoint."""
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -170,12 +170,12 @@ def _object_paths(
         prefix = tf.train.Checkpoint(**items).write(f"{folder}/model")
         reader = tf.train.load_checkpoint(prefix)
         keys = [key for key in reader.get_variable_to_shape_map() if key.endswith(_VALUE)]
-        found = {
+        keys_of_objects = {
             key.removesuffix(_VALUE): numbered[int(reader.get_tensor(key).flat[0])]
             for key in sorted(keys)
         }
-    assert len(found) == len(numbered), (len(found), len(numbered))
-    return found
+    assert len(keys_of_objects) == len(numbered), (len(keys_of_objects), len(numbered))
+    return keys_of_objects
 
 
 def _paths_of(original: _Original) -> dict[str, Any]:
@@ -203,8 +203,8 @@ def _inputs(original: _Original) -> tuple[Any, dict[str, Any]]:
     )
     size = np.array([height, width, height, width], np.float32)
     labelled = [
-        labeler.label_anchors(boxes, tf.constant(own * size), tf.constant(classes[:, None]))
-        for own, classes in zip(BOXES, LABELS, strict=True)
+        labeler.label_anchors(boxes, tf.constant(corners * size), tf.constant(classes[:, None]))
+        for corners, classes in zip(BOXES, LABELS, strict=True)
     ]
     names = ("cls_targets", "box_targets", "attributes", "cls_weights", "box_weights")
     labels = {
@@ -220,12 +220,12 @@ def _inputs(original: _Original) -> tuple[Any, dict[str, Any]]:
 def _predict(original: _Original, pixels: Any) -> Iterator[tuple[str, Array]]:  # noqa: ANN401
     """Yields raw outputs by level, and detections."""
     shape = original.tf.constant([pixels.shape[1:3]] * IMAGES, original.tf.float32)
-    found = original.model(pixels, shape, training=False)
+    outputs = original.model(pixels, shape, training=False)
     for name in ("cls_outputs", "box_outputs"):
-        yield from ((f"{name}/{level}", values.numpy()) for level, values in found[name].items())
+        yield from ((f"{name}/{level}", values.numpy()) for level, values in outputs[name].items())
     for name in ("boxes", "scores", "classes"):
-        yield f"detection_{name}", found[f"detection_{name}"].numpy()
-    yield "num_detections", found["num_detections"].numpy()
+        yield f"detection_{name}", outputs[f"detection_{name}"].numpy()
+    yield "num_detections", outputs["num_detections"].numpy()
 
 
 def _train(
@@ -311,7 +311,7 @@ def _run_backbones(folder: Path) -> None:
             f"{name}/{level}": samples(maps[level].numpy()) for level in backbone.output_specs
         }
         print(name, len(variables), flush=True)
-    lines = [f"{json.dumps(name)}: {json.dumps(own)}" for name, own in names.items()]
+    lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in names.items()]
     (folder / "backbones.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     np.savez_compressed(folder / "backbones.npz", **arrays)  # type: ignore[arg-type]
 
@@ -338,8 +338,8 @@ def _run_optimizers(folder: Path) -> None:
     arrays = {}
     for name, (fields, rate, warmup) in OPTIMIZERS.items():
         kind = name.partition(" ")[0]
-        own = {"type": kind, kind: fields}
-        factory = factory_of(make({"optimizer": own, "learning_rate": rate, "warmup": warmup}))
+        rule = {"type": kind, kind: fields}
+        factory = factory_of(make({"optimizer": rule, "learning_rate": rate, "warmup": warmup}))
         rates = factory.build_learning_rate()
         optimizer = factory.build_optimizer(rates)
         variables = [tf.Variable(part) for part in parts(STARTS)]

@@ -78,24 +78,24 @@ _HPARAMS = "tensorflow_examples/lite/model_maker/third_party/efficientdet/hparam
 
 def interfaces(wheels: Path) -> dict[str, dict[str, Parameters]]:
     """Returns what the goldens hold, by package and name."""
-    found: dict[str, dict[str, Parameters]] = {}
+    by_package: dict[str, dict[str, Parameters]] = {}
     for package, files in _WANTED.items():
         (wheel,) = wheels.glob(f"{package}-*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            own = found[package] = {}
+            classes = by_package[package] = {}
             for file, names in files.items():
                 tree = ast.parse(archive.read(file))
-                own |= {name: _parameters(tree, name) for name in names}
+                classes |= {name: _parameters(tree, name) for name in names}
             if package == "tflite_model_maker":
-                own["hparams"] = _assigned(ast.parse(archive.read(_HPARAMS)))
-    return found
+                classes["hparams"] = _assigned(ast.parse(archive.read(_HPARAMS)))
+    return by_package
 
 
 def _parameters(tree: ast.Module, name: str) -> Parameters:
     """Returns the parameters of a function or method, or the fields of a class."""
     body: list[ast.stmt] = tree.body
     for part in name.split("."):
-        (node,) = (one for one in body if getattr(one, "name", None) == part)
+        (node,) = (node for node in body if getattr(node, "name", None) == part)
         assert isinstance(node, ast.ClassDef | ast.FunctionDef)
         body = node.body
     assert isinstance(node, ast.ClassDef | ast.FunctionDef)
@@ -111,25 +111,28 @@ def _arguments(node: ast.FunctionDef) -> Iterator[tuple[str, str | None]]:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str | None]]:
-    for one in node.body:
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            yield one.target.id, ast.unparse(one.value) if one.value else None
-        elif isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-            yield one.targets[0].id, ast.unparse(one.value)
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id, ast.unparse(statement.value) if statement.value else None
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            yield statement.targets[0].id, ast.unparse(statement.value)
 
 
 def _assigned(tree: ast.Module) -> Parameters:
-    """Returns the values that `default_detection_configs` sets, and those of all Lite models."""
-    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
-    found: Parameters = {}
-    for one in functions["default_detection_configs"].body:
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute):
-            found[one.targets[0].attr] = ast.unparse(one.value)
-    for one in tree.body:
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "lite_common_param":
-            assert isinstance(one.value, ast.Call)
-            found |= {str(word.arg): ast.unparse(word.value) for word in one.value.keywords}
-    return found
+    """Returns the values of `default_detection_configs` and the values of all Lite models."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    values: Parameters = {}
+    for statement in functions["default_detection_configs"].body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+            values[statement.targets[0].attr] = ast.unparse(statement.value)
+    for statement in tree.body:
+        if (
+            isinstance(statement, ast.Assign)
+            and ast.unparse(statement.targets[0]) == "lite_common_param"
+        ):
+            assert isinstance(statement.value, ast.Call)
+            values |= {str(word.arg): ast.unparse(word.value) for word in statement.value.keywords}
+    return values
 
 
 if __name__ == "__main__":

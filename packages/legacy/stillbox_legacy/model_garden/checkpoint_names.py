@@ -1,11 +1,11 @@
 """RetinaNet of TensorFlow Model Garden in TF2 checkpoints.
 
 A trainer saves the parts of a model as `backbone`, `decoder` and `head`. Backbones and decoders are
-functional networks of Keras, whose layers with weights are called `layer_with_weights-0`, `-1`, ...
+functional networks of Keras. Their layers with weights are called `layer_with_weights-0`, `-1`, ...
 A block is one layer, and its convolutions and norms are attributes.
 
-Keras sorts layers by their depth, the longest way to an output, the deepest first; those of one
-depth in the order in which a search from the outputs finds them.
+Keras sorts layers by their depth, the longest way to an output, the deepest first. Layers of one
+depth are in the order in which a search from the outputs finds them.
 
 Sources: in `official/vision/modeling` of tf-models-official 2.15.0: `backbones`, `decoders`,
 `heads/dense_prediction_heads.py` and `layers/nn_blocks.py`; `keras/src/engine/functional.py`,
@@ -49,33 +49,33 @@ def chain(start: KerasLayer, *names: str) -> KerasLayer:
 
 def number_layers(outputs: Sequence[KerasLayer]) -> dict[str, int]:
     """Numbers the layers that have a name; `outputs` are in the order of their own names."""
-    found, sorted_layers = _search(outputs)
-    depths = dict.fromkeys(found, 0)
+    layers, sorted_layers = _search(outputs)
+    depths = dict.fromkeys(layers, 0)
     for layer in reversed(sorted_layers):
         for source in layer.inputs:
             depths[source] = max(depths[source], depths[layer] + 1)
-    named = [layer for layer in found if layer.name]
+    named = [layer for layer in layers if layer.name]
     named.sort(key=lambda layer: -depths[layer])
     return {layer.name: number for number, layer in enumerate(named)}
 
 
 def _search(outputs: Sequence[KerasLayer]) -> tuple[list[KerasLayer], list[KerasLayer]]:
     """Returns all layers as a search in depth finds them, and each behind its inputs."""
-    found: dict[KerasLayer, None] = {}
+    visited: dict[KerasLayer, None] = {}
     done: dict[KerasLayer, None] = {}
     for output in outputs:
-        stack = [(output, iter(output.inputs))] if output not in found else []
-        found.setdefault(output)
+        stack = [(output, iter(output.inputs))] if output not in visited else []
+        visited.setdefault(output)
         while stack:
             layer, sources = stack[-1]
-            source = next((own for own in sources if own not in found), None)
+            source = next((candidate for candidate in sources if candidate not in visited), None)
             if source is None:
                 done.setdefault(layer)
                 stack.pop()
             else:
-                found[source] = None
+                visited[source] = None
                 stack.append((source, iter(source.inputs)))
-    return list(found), list(done)
+    return list(visited), list(done)
 
 
 _CODEBASE = "model_garden"
@@ -114,10 +114,10 @@ def _functional(context: Context, network: Network) -> Iterator[LayerRule]:
             depthwise = bool(re.search(r"halve_\d+$", path))
             yield _layer(path, numbers[path], numbers[f"{path}.norm"], depthwise=depthwise)
         elif (match := _IN_BLOCK.fullmatch(path)) and match[1] in numbers:
-            own = _attributes(match[1], context.shapes)[match[2] or ""]
+            scopes = _attributes(match[1], context.shapes)[match[2] or ""]
             scope = f"{{root}}layer_with_weights-{numbers[match[1]]}/"
             depthwise = match[2] == "depthwise"
-            yield LayerRule(re.escape(path), scope + own[0], scope + own[1], depthwise)
+            yield LayerRule(re.escape(path), scope + scopes[0], scope + scopes[1], depthwise)
 
 
 def _layer(path: str, number: int, norm: int | str, *, depthwise: bool = False) -> LayerRule:

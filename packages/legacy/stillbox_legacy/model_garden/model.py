@@ -105,34 +105,34 @@ def _read_backbone(root: GardenSection) -> schema.Backbone:
     kind = section.choose("type", _BACKBONES, f"{_BACKBONE}.kind")
     conv = read_conv(root, _BACKBONE)
     frozen = root.value("task.freeze_backbone", f"{_BACKBONE}.conv.batch_norm.train")
-    own = section.child(kind)
+    fields = section.child(kind)
     if kind == "resnet":
-        frozen |= not own.value("bn_trainable", f"{_BACKBONE}.conv.batch_norm.train")
+        frozen |= not fields.value("bn_trainable", f"{_BACKBONE}.conv.batch_norm.train")
     conv = frozen_norm(conv) if frozen else conv
     if kind == "mobilenet":
-        return _read_mobilenet(own, conv)
+        return _read_mobilenet(fields, conv)
     if kind == "mobiledet":
-        return _read_mobiledet(own, conv)
+        return _read_mobiledet(fields, conv)
     common: dict[str, Any] = {
         "conv": conv,
         "explicit_padding": False,
-        "drop_connect_rate": own.value(
+        "drop_connect_rate": fields.value(
             "stochastic_depth_drop_rate", f"{_BACKBONE}.drop_connect_rate"
         ),
     }
     if kind == "resnet":
-        return _read_resnet(own, common)
-    common |= _read_levels(root, own)
+        return _read_resnet(fields, common)
+    common |= _read_levels(root, fields)
     if kind == "spinenet":
-        return _read_spinenet(root, own, common)
-    return _read_mobile(own, common)
+        return _read_spinenet(root, fields, common)
+    return _read_mobile(fields, common)
 
 
 def _read_resnet(section: GardenSection, common: dict[str, Any]) -> schema.ResNet:
     for name, plain in _PLAIN.items():
         if section.value(name) != plain:
             section.refuse(name, "the blocks of ResNet-RS are not supported", f"{name}={plain}")
-    # It is a factor of depth_multiplier, which is 1.
+    # The original multiplies the stem by depth_multiplier, which is 1.
     section.value("scale_stem")
     depth = section.choose("model_id", _DEPTHS, f"{_BACKBONE}.depth")
     return schema.ResNet(depth=depth, project_first_block=True, zero_last_scale=False, **common)
@@ -234,10 +234,10 @@ def _read_mobiledet(section: GardenSection, conv: schema.ConvHyperparams) -> sch
 def _of_size(
     network: schema.Backbone, conv: schema.ConvHyperparams, fields: dict[str, Any]
 ) -> schema.Backbone:
-    """Returns a network whose convolutions keep their activation."""
+    """Returns a network of other sizes; its convolutions keep their activation."""
     assert network.conv is not None
-    own = replace(conv, activation=network.conv.activation)
-    return replace(network, conv=own, **fields)
+    kept = replace(conv, activation=network.conv.activation)
+    return replace(network, conv=kept, **fields)
 
 
 def _read_decoder(root: GardenSection) -> schema.Neck:

@@ -1,7 +1,7 @@
 """Reads an experiment of TensorFlow Model Garden's RetinaNet.
 
-An experiment is a name, whose defaults are in `keys`, and layers of fields over them: files, then
-one override (`official/core/train_utils.py`, `parse_configuration`). Names are strict at every
+An experiment is a name with defaults in `keys`, and layers of fields over them: files, then one
+override (`official/core/train_utils.py`, `parse_configuration`). Names are strict at every
 depth.
 """
 
@@ -73,7 +73,7 @@ def read_garden(
         config_files: YAML files, each over the ones before.
         params_override: names and values as one text, or a file.
         used: fields that the caller reads itself.
-        name: of the result; empty: that of the last file, else the experiment's.
+        name: of the result; empty: the name of the last file, else of the experiment.
 
     Raises:
         UserError: there is no such experiment or file, or see `read_garden_layers`.
@@ -120,8 +120,10 @@ def read_garden_layers(
             f"defaults; {Command('model_garden', experiment='NAME', config_file='FILE')} gives "
             "another"
         )
-    own = EXPERIMENTS[experiment]
-    keys = {path: replace(key, default=own.get(path, key.default)) for path, key in FIELDS.items()}
+    defaults = EXPERIMENTS[experiment]
+    keys = {
+        path: replace(key, default=defaults.get(path, key.default)) for path, key in FIELDS.items()
+    }
     root = GardenSection(replace(given, keys=keys), log)
     result = Experiment(
         name=name,

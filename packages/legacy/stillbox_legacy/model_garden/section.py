@@ -162,7 +162,7 @@ CHOICES = (
     f"{OPTIMIZATION}.learning_rate",
     f"{OPTIMIZATION}.warmup",
 )
-"""Sections whose `type` names the one of its sections that is in use."""
+"""The `type` of these sections names the inner section that is in use."""
 
 
 class GardenSection(KeySection):
@@ -249,7 +249,7 @@ def read_conv(
 
 
 def frozen_norm(conv: schema.ConvHyperparams) -> schema.ConvHyperparams:
-    """Returns hyperparameters whose batch norms use their moving statistics in training too."""
+    """Returns hyperparameters with batch norms that use their moving statistics in training too."""
     assert conv.batch_norm is not None
     return replace(conv, batch_norm=replace(conv.batch_norm, train=False))
 

@@ -53,8 +53,8 @@ def _read_records(root: GardenSection, section: str, path: str) -> schema.Record
             fix = f"write the classes into a {LABEL_MAP}, and name that"
             data.refuse("decoder.label_map_decoder.label_map", why, fix)
     beside = (Path(name).parent / LABEL_MAP for name in paths)
-    found = next((str(file) for file in beside if file.is_file()), "")
-    return schema.Records(paths=paths, label_map=given or found, max_boxes=boxes)
+    description = next((str(file) for file in beside if file.is_file()), "")
+    return schema.Records(paths=paths, label_map=given or description, max_boxes=boxes)
 
 
 def _read_paths(data: GardenSection, path: str) -> tuple[str, ...]:
@@ -121,15 +121,15 @@ def _read_precision(root: GardenSection) -> Literal["float32", "bfloat16"]:
 
 def _read_augmentations(root: GardenSection) -> tuple[schema.Augmentation, ...]:
     section = root.child(f"{_TRAIN}.parser")
-    found: list[schema.Augmentation] = []
+    augmentations: list[schema.Augmentation] = []
     kind = section.value("aug_type.type")
     if kind:
         reasons = {"randaug": "RandAugment is not supported"}
         section.choose("aug_type.type", ("autoaug",), "train.augmentations", reasons=reasons)
-        found.append(_read_policy(section.child("aug_type.autoaug")))
-    if section.value("aug_rand_hflip", f"train.augmentations.{len(found)}.kind"):
-        found.append(schema.RandomHorizontalFlip())
-    return tuple(found)
+        augmentations.append(_read_policy(section.child("aug_type.autoaug")))
+    if section.value("aug_rand_hflip", f"train.augmentations.{len(augmentations)}.kind"):
+        augmentations.append(schema.RandomHorizontalFlip())
+    return tuple(augmentations)
 
 
 def _read_policy(section: GardenSection) -> schema.Augmentation:
@@ -159,38 +159,38 @@ def _read_optimizer(root: GardenSection) -> schema.Optimizer:
         )
         section.refuse("type", "the experiment retinanet has no optimiser of its own", fix)
     kind = section.choose("type", _OPTIMIZERS, f"{path}.kind")
-    own, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")
+    options, schedule = section.child(kind), _read_schedule(root, f"{path}.schedule")
     if kind.startswith("sgd"):
-        _keep(own, **({"decay": 0.0} if kind == "sgd" else {}))
+        _keep(options, **({"decay": 0.0} if kind == "sgd" else {}))
         # Keras multiplies gradients by their rate before it accumulates them.
         return schema.Momentum(
             schedule=schedule,
             rate_in_accumulator=True,
-            **own.read_fields(path, "momentum", "nesterov"),
+            **options.read_fields(path, "momentum", "nesterov"),
         )
     if kind == "rmsprop":
-        _keep(own, centered=False)
-        fields = own.read_fields(path, "momentum", "epsilon", decay="rho")
+        _keep(options, centered=False)
+        fields = options.read_fields(path, "momentum", "epsilon", decay="rho")
         return schema.RmsProp(
             schedule=schedule, initial_square=0.0, epsilon_outside=not fields["momentum"], **fields
         )
-    return _read_adam(own, kind, path, schedule)
+    return _read_adam(options, kind, path, schedule)
 
 
 def _read_adam(
-    own: GardenSection, kind: str, path: str, schedule: schema.Schedule
+    options: GardenSection, kind: str, path: str, schedule: schema.Schedule
 ) -> schema.Optimizer:
     """Reads the forms of Adam; all parameters decay alike."""
-    _keep(own, amsgrad=False)
+    _keep(options, amsgrad=False)
     if kind == "adamw":
         for name in ("include_in_weight_decay", "exclude_from_weight_decay"):
-            if own.value(name):
-                own.refuse(name, "all parameters decay", f"{name}: null")
-    fields = own.read_fields(path, "epsilon", beta1="beta_1", beta2="beta_2")
+            if options.value(name):
+                options.refuse(name, "all parameters decay", f"{name}: null")
+    fields = options.read_fields(path, "epsilon", beta1="beta_1", beta2="beta_2")
     if not kind.startswith("adamw") and (fields["beta1"], fields["beta2"]) == (0.9, 0.999):
         return schema.Adam(schedule=schedule, epsilon=fields["epsilon"])
     names = {"adamw": "weight_decay_rate", "adamw_experimental": "weight_decay"}
-    decay = own.value(names[kind], f"{path}.weight_decay") if kind in names else 0.0
+    decay = options.value(names[kind], f"{path}.weight_decay") if kind in names else 0.0
     return schema.AdamW(
         schedule=schedule,
         raw_epsilon=True,
@@ -215,28 +215,28 @@ def _read_clipping(root: GardenSection) -> dict[str, Any]:
     """Returns the fields about clipping, of which Keras has three and `adamw` a fourth."""
     section = root.child(f"{OPTIMIZATION}.optimizer")
     kind = section.get("type")
-    own = section.child(kind)
+    options = section.child(kind)
     fields = {
         "gradient_clip_parameter_norm": "clipnorm",
         "gradient_clip_norm": "global_clipnorm",
         "gradient_clip_value": "clipvalue",
     }
-    found = {field: own.value(name, f"train.{field}") for field, name in fields.items()}
-    given = [name for name in _CLIPPING if own.get(name) is not None]
+    limits = {field: options.value(name, f"train.{field}") for field, name in fields.items()}
+    given = [name for name in _CLIPPING if options.get(name) is not None]
     for name in given:
-        if own.get(name) == 0:
-            own.refuse(name, "no gradient is left", f"{name}: null")
+        if options.get(name) == 0:
+            options.refuse(name, "no gradient is left", f"{name}: null")
     if {"clipnorm", "global_clipnorm"} <= {*given}:
-        own.refuse("global_clipnorm", "there is clipnorm too", "set one of them to null")
+        options.refuse("global_clipnorm", "there is clipnorm too", "set one of them to null")
     if kind.endswith("_experimental") and len(given) > 1:
-        own.refuse(given[1], f"beside {given[0]} it has no effect", f"{given[1]}: null")
-    clipped = {field: value or 0.0 for field, value in found.items()}
+        options.refuse(given[1], f"beside {given[0]} it has no effect", f"{given[1]}: null")
+    clipped = {field: value or 0.0 for field, value in limits.items()}
     if kind != "adamw":
         return clipped
-    norm = own.value("gradient_clip_norm", "train.gradient_clip_norm")
+    norm = options.value("gradient_clip_norm", "train.gradient_clip_norm")
     if given and norm:
         why = f"adamw clips the norm of all gradients to {norm} before"
-        own.refuse(given[0], why, "gradient_clip_norm: 0")
+        options.refuse(given[0], why, "gradient_clip_norm: 0")
     return clipped | ({} if given else {"gradient_clip_norm": norm})
 
 
@@ -248,43 +248,45 @@ def _read_schedule(root: GardenSection, path: str) -> schema.Schedule:
     if section.get("type") is None:
         section.refuse("type", "there is no learning rate", "type: stepwise, with its values")
     kind = section.choose("type", _RATES, f"{path}.kind")
-    own, (start, length) = section.child(kind), _read_warmup(root, path)
+    options, (start, length) = section.child(kind), _read_warmup(root, path)
     if kind == "constant":
-        rate = own.value("learning_rate", f"{path}.learning_rate")
+        rate = options.value("learning_rate", f"{path}.learning_rate")
         return _steps(start, length, rate, ())
     if kind == "stepwise":
-        return _read_steps(own, start, length, path)
+        return _read_steps(options, start, length, path)
     needed = ("initial_learning_rate", "decay_steps")
     for name in (*needed, "decay_rate") if kind == "exponential" else needed:
-        if own.value(name) is None:
-            own.refuse(name, "it has no default", "give it")
-    if own.value("offset") != 0:
-        own.refuse("offset", "schedules begin with the run", "offset: 0")
+        if options.value(name) is None:
+            options.refuse(name, "it has no default", "give it")
+    if options.value("offset") != 0:
+        options.refuse("offset", "schedules begin with the run", "offset: 0")
     if kind == "cosine":
-        return _read_cosine(own, start, length, path)
+        return _read_cosine(options, start, length, path)
     warm: dict[str, Any] = {"warmup_learning_rate": start, "warmup_steps": length}
     if kind == "polynomial":
-        _keep(own, cycle=False)
+        _keep(options, cycle=False)
         fields = {"learning_rate": "initial_learning_rate"}
         fields["final_learning_rate"] = "end_learning_rate"
         return schema.PolynomialSchedule(
-            **warm, **own.read_fields(path, "decay_steps", "power", **fields)
+            **warm, **options.read_fields(path, "decay_steps", "power", **fields)
         )
     return schema.ExponentialSchedule(
         **warm,
-        **own.read_fields(
+        **options.read_fields(
             path, "decay_steps", learning_rate="initial_learning_rate", decay_factor="decay_rate"
         ),
-        staircase=own.value("staircase", f"{path}.staircase") or False,
+        staircase=options.value("staircase", f"{path}.staircase") or False,
     )
 
 
-def _read_cosine(own: GardenSection, start: float, length: int, path: str) -> schema.CosineSchedule:
-    rate = own.value("initial_learning_rate", f"{path}.learning_rate")
+def _read_cosine(
+    options: GardenSection, start: float, length: int, path: str
+) -> schema.CosineSchedule:
+    rate = options.value("initial_learning_rate", f"{path}.learning_rate")
     return schema.CosineSchedule(
         learning_rate=rate,
-        total_steps=own.value("decay_steps", f"{path}.total_steps"),
-        final_learning_rate=rate * own.value("alpha", f"{path}.final_learning_rate"),
+        total_steps=options.value("decay_steps", f"{path}.total_steps"),
+        final_learning_rate=rate * options.value("alpha", f"{path}.final_learning_rate"),
         warmup_learning_rate=start,
         warmup_steps=length,
         warmup_overlaps=True,
@@ -297,27 +299,29 @@ def _read_warmup(root: GardenSection, path: str) -> tuple[float, int]:
     kind = section.choose("type", (None, "linear", "polynomial"), f"{path}.warmup")
     if kind is None:
         return 0.0, 0
-    own = section.child(kind)
+    options = section.child(kind)
     start = 0.0
     if kind == "linear":
-        start = own.value("warmup_learning_rate", f"{path}.learning_rate")
-    elif own.value("power") != 1:
-        own.refuse("power", "a warm-up is a straight line", "power: 1")
-    return start, own.value("warmup_steps", f"{path}.schedule") or 0
+        start = options.value("warmup_learning_rate", f"{path}.learning_rate")
+    elif options.value("power") != 1:
+        options.refuse("power", "a warm-up is a straight line", "power: 1")
+    return start, options.value("warmup_steps", f"{path}.schedule") or 0
 
 
-def _read_steps(own: GardenSection, start: float, length: int, path: str) -> schema.Schedule:
-    boundaries: tuple[int, ...] = own.value("boundaries", f"{path}.schedule") or ()
+def _read_steps(options: GardenSection, start: float, length: int, path: str) -> schema.Schedule:
+    boundaries: tuple[int, ...] = options.value("boundaries", f"{path}.schedule") or ()
     values: tuple[float, ...] = (
-        own.value("values", f"{path}.schedule", f"{path}.learning_rate") or ()
+        options.value("values", f"{path}.schedule", f"{path}.learning_rate") or ()
     )
     if len(values) != len(boundaries) + 1:
-        what = f"{own.label('values')} has {len(values)} rates for {len(boundaries)} boundaries"
+        sentence = (
+            f"{options.label('values')} has {len(values)} rates for {len(boundaries)} boundaries"
+        )
         fix = "give one rate more than boundaries"
-        name = "values" if own.has("values") else "boundaries"
-        raise UserError(what, where=own.where(name), fix=fix)
+        name = "values" if options.has("values") else "boundaries"
+        raise UserError(sentence, where=options.where(name), fix=fix)
     # At a boundary Keras has the rate before it.
-    first = 1 + own.value("offset", f"{path}.schedule")
+    first = 1 + options.value("offset", f"{path}.schedule")
     falls = tuple(
         schema.ScheduleStep(step=boundary + first, learning_rate=rate)
         for boundary, rate in zip(boundaries, values[1:], strict=True)

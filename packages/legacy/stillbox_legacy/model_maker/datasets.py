@@ -52,7 +52,7 @@ class RecordSet:
     size: int
     """Number of images."""
     annotations: str = ""
-    """COCO JSON with the ground truth; empty: that of the records."""
+    """COCO JSON with the ground truth; empty: the file of the records."""
 
     @property
     def names(self) -> dict[int, str]:
@@ -131,8 +131,10 @@ def cached(
             raise UserError(f"{value} is too few", where=name, fix="give 1 or more")
     parent = Path(cache_dir or tempfile.mkdtemp(prefix="model_maker_"))
     if Path(prefix).name != prefix or prefix in ("", ".", ".."):
-        what = f"{prefix!r} is not the name of a folder"
-        raise UserError(what, where="cache_prefix_filename", fix="give a plain name such as train")
+        sentence = f"{prefix!r} is not the name of a folder"
+        raise UserError(
+            sentence, where="cache_prefix_filename", fix="give a plain name such as train"
+        )
     folder = parent / prefix
     if not (folder / _META).is_file():
         log = ConversionLog("drop", "fix")
@@ -189,8 +191,8 @@ def _meta(path: Path) -> tuple[int, LabelMap]:
         assert isinstance(stored, int) and isinstance(classes, dict)
         size, names = stored, {int(key): str(name) for key, name in classes.items()}
     except (AssertionError, KeyError, ValueError) as error:
-        what = "the file has no size and label_map"
-        raise UserError(what, where=str(path), fix="convert the data again") from error
+        sentence = "the file has no size and label_map"
+        raise UserError(sentence, where=str(path), fix="convert the data again") from error
     return size, label_map_of(names, str(path))
 
 
@@ -204,9 +206,9 @@ def label_map_of(names: Mapping[int, str] | Sequence[str], where: str) -> LabelM
     items = []
     for class_id, name in pairs:
         if type(class_id) is not int or not isinstance(name, str):
-            what = f"{class_id!r}: {name!r} is no class"
+            sentence = f"{class_id!r}: {name!r} is no class"
             raise UserError(
-                what, where=where, fix="give numbers and names: {1: 'person', 2: 'dog'}"
+                sentence, where=where, fix="give numbers and names: {1: 'person', 2: 'dog'}"
             )
         if class_id or name != "background":
             items.append(LabelMapItem(class_id, name))
@@ -244,11 +246,11 @@ def read_automl_csv(
             )
         name, image, label = (cell.strip() for cell in line[:3])
         names.setdefault(label)
-        found = next((one for one in _SETS if name.startswith(one)), None)
-        if found is None:
+        subset = next((prefix for prefix in _SETS if name.startswith(prefix)), None)
+        if subset is None:
             passed += 1
         else:
-            rows[found].setdefault(image, []).append(line)
+            rows[subset].setdefault(image, []).append(line)
     if not names:
         fix = "write set,image,label,xmin,ymin,,,xmax,ymax,, in each row"
         raise UserError("the file has no row", where=str(path), fix=fix)

@@ -64,9 +64,9 @@ def initial_weights(experiment: Experiment) -> tuple[Changes, str]:
     That is `detection`, `classification` or nothing. Says where weights can be had if none are
     here.
     """
-    found = first_weights(experiment, say_aside)
-    fine_tune = apply_changes(experiment, found).train.fine_tune
-    return found, fine_tune.scope if fine_tune.checkpoint else ""
+    settings = first_weights(experiment, say_aside)
+    fine_tune = apply_changes(experiment, settings).train.fine_tune
+    return settings, fine_tune.scope if fine_tune.checkpoint else ""
 
 
 def train_run(experiment: Experiment, folder: Path) -> Path:
@@ -115,9 +115,9 @@ def score(source: Path, data: RecordSet, changes: Changes = NO_CHANGES) -> Evalu
     """Scores the newest checkpoint of a run, or an export; writes a report beside it.
 
     Raises:
-        UserError: the classes of the data are not those of the detector.
+        UserError: the data and the detector have different classes.
     """
-    found = evaluate(
+    evaluated = evaluate(
         source,
         step="latest",
         overrides=merged(data.changes("evaluation"), changes),
@@ -125,10 +125,10 @@ def score(source: Path, data: RecordSet, changes: Changes = NO_CHANGES) -> Evalu
         overwrite=True,
         say=say_aside,
     )
-    for warning in found.warnings:
+    for warning in evaluated.warnings:
         say_aside(f"warning: {warning}")
-    say_aside(f"report: {found.report}")
-    return found.result
+    say_aside(f"report: {evaluated.report}")
+    return evaluated.result
 
 
 def coco_metrics(result: EvaluationResult) -> dict[str, float]:
@@ -169,13 +169,13 @@ def mean_losses(directory: Path, data: RecordSet, batch_size: int) -> dict[str, 
         loss = detector.loss(LossInputs(batch, state, step, key))
         return {**loss.terms, "regularization_loss": detector.regularization()}
 
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for batch in EvalLoader(dataset, batch_size=batch_size, workers=0, prefetch=1):
         rows = int((np.asarray(batch.records) >= 0).sum())
         whole = jax.tree.map(lambda array, end=rows: array[:end], batch)
         for name, value in terms(model.params, model.stats, whole).items():
-            found.setdefault(name, []).append(float(value))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            values_by_name.setdefault(name, []).append(float(value))
+    return {name: float(np.mean(values)) for name, values in values_by_name.items()}
 
 
 def export_tflite(
@@ -197,7 +197,7 @@ def export_tflite(
         target: the file; one that is there is replaced.
         how: quantisation and input.
         data: images to compare on; None: drawn ones are not needed, as `how` has some.
-        max_detections: the most in an image; None: that of the experiment.
+        max_detections: the most in an image; None: as in the experiment.
 
     Raises:
         UserError: the extra is not installed, or the file differs from the checkpoint.

@@ -32,8 +32,8 @@ FLOAT = Quantization("none", "raw_image_tensor")
 class QuantizationConfig:
     """Configuration of the quantisation of a trained detector.
 
-    Types and operations are given as those of TensorFlow (`tf.uint8`, `tf.lite.OpsSet...`), as
-    NumPy's types or by name.
+    Types and operations are given as TensorFlow's (`tf.uint8`, `tf.lite.OpsSet...`), as NumPy's
+    types or by name.
 
     Args:
         optimizations: empty: none; anything else is TensorFlow Lite's default.
@@ -137,8 +137,8 @@ class QuantizationConfig:
             )
         steps = self.quantization_steps or 0
         if steps < 1:
-            what = f"{steps} images measure nothing"
-            raise UserError(what, where="quantization_steps", fix="give 1 or more")
+            sentence = f"{steps} images measure nothing"
+            raise UserError(sentence, where="quantization_steps", fix="give 1 or more")
         return Quantization("int8", pixels, records_of(data), steps)
 
     def __repr__(self) -> str:
@@ -167,5 +167,5 @@ def _only(names: list[str]) -> str:
 def _refuse(field: str, names: list[str], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
-            valid = ", ".join(one for one in known if one)
+            valid = ", ".join(name for name in known if name)
             raise UserError(f"{name} has no counterpart", where=field, fix=f"use {valid}")

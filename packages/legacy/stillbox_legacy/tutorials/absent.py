@@ -70,7 +70,7 @@ REPLACEMENTS: Mapping[str, str] = {
 
 
 def refusing(module: str) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a module that refuses every name but those of Python itself."""
+    """Returns the `__getattr__` of a module; it refuses every name but Python's own."""
 
     def refuse(name: str) -> object:
         if name.startswith("__"):

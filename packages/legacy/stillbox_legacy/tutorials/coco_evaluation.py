@@ -27,7 +27,7 @@ class CocoDetectionEvaluator:
         include_metrics_per_category: bool = False,
         all_metrics_per_category: bool = False,
     ) -> None:
-        self._names = {int(one["id"]): str(one["name"]) for one in categories}
+        self._names = {int(category["id"]): str(category["name"]) for category in categories}
         self._per_class = include_metrics_per_category
         self._all = all_metrics_per_category
         self.clear()
@@ -99,14 +99,14 @@ class CocoDetectionEvaluator:
         return {**numbers, **self._by_class(scores)}
 
     def _by_class(self, scores: CocoScores) -> dict[str, float]:
-        found = {}
-        for name, one in scores.per_class.items() if self._per_class or self._all else ():
-            numbers = one.numbers
-            found[f"DetectionBoxes_PerformanceByCategory/mAP/{name}"] = _number(numbers["AP"])
+        metrics = {}
+        for name, scored in scores.per_class.items() if self._per_class or self._all else ():
+            numbers = scored.numbers
+            metrics[f"DetectionBoxes_PerformanceByCategory/mAP/{name}"] = _number(numbers["AP"])
             for key, original in ORIGINAL_NAMES.items() if self._all else ():
                 kind, _, rest = original.partition("/")
-                found[f"{kind} {rest} ByCategory/{name}"] = _number(numbers[key])
-        return found
+                metrics[f"{kind} {rest} ByCategory/{name}"] = _number(numbers[key])
+        return metrics
 
 
 def _column(given: Any, default: np.ndarray) -> np.ndarray:  # noqa: ANN401

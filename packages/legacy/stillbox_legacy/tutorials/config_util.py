@@ -1,7 +1,7 @@
 """`object_detection.utils.config_util`: a `pipeline.config` as messages, changed and written.
 
-The functions have the names, arguments and results of the original; of its functions for single
-fields those of `merge_external_params_with_configs`.
+The functions have the names, arguments and results of the original. Of its functions for single
+fields only the functions are here that `merge_external_params_with_configs` calls.
 """
 
 import os
@@ -170,9 +170,9 @@ def _set_paths(reader: Proto, value: Any) -> None:  # noqa: ANN401
 
 def _on(part: str, field: str) -> Callable[[Configs, Any], None]:
     def change(configs: Configs, value: Any) -> None:  # noqa: ANN401
-        found = configs[part]
-        for one in found if part == "eval_input_configs" else [found]:
-            setattr(one, field, value)
+        configs_of_part = configs[part]
+        for config in configs_of_part if part == "eval_input_configs" else [configs_of_part]:
+            setattr(config, field, value)
 
     return change
 

@@ -32,7 +32,7 @@ def read_pascal(
         data: the folder `VOCdevkit`, or one that has `ImageSets` itself.
         year: one of `YEARS`; `merged` takes both.
         image_set: one of `SETS`.
-        annotations: name of the folder of XML files in that of the year.
+        annotations: name of the folder of XML files in the folder of the year.
         label_map: the classes.
         log: gets what is left out.
 
@@ -40,8 +40,8 @@ def read_pascal(
         UserError: a folder or list is absent.
     """
     items = []
-    for one in YEARS[:2] if year == "merged" else (year,):
-        root = data / one
+    for folder in YEARS[:2] if year == "merged" else (year,):
+        root = data / folder
         if not root.is_dir() and (data / "ImageSets").is_dir():
             root = data
         if not root.is_dir():
@@ -51,10 +51,10 @@ def read_pascal(
         lists = root / "ImageSets" / "Main"
         name = f"{_ANY_CLASS}_{image_set}"
         stems = read_image_set(root, name if (lists / f"{name}.txt").is_file() else image_set)
-        found, _ = read_voc(
+        more, _ = read_voc(
             root / annotations, root / "JPEGImages", log, stems=stems, label_map=label_map
         )
-        items += found
+        items += more
     return items
 
 
@@ -98,7 +98,7 @@ def read_pets(data: Path, label_map: LabelMap, log: ConversionLog) -> PetSets:
         if file.suffix.lower() in IMAGE_SUFFIXES
     }
     train, validation = (
-        [one for stem in part if (one := _pet(data, root, by_stem, stem, label_map, log))]
+        [item for stem in part if (item := _pet(data, root, by_stem, stem, label_map, log))]
         for part in (stems[:count], stems[count:])
     )
     return PetSets(train, validation)

@@ -34,12 +34,12 @@ _PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "dataset_tools/create_coco_tf_record.py": ("create_coco_tf_record",),
     "dataset_tools/create_pet_tf_record.py": ("create_pet_tf_record",),
 }
-"""The words before those of the command line, by the place in `object_detection`."""
+"""Words that come before the words of the command line, by the place in `object_detection`."""
 _HELPERS = (
     *("generate_tfrecord", "create_tfrecord", "xml_to_csv", "create_csv", "partition_dataset"),
     "train_val_test_split",
 )
-"""Tutorials look for them in the folder itself and in `object_detection`."""
+"""Tutorials look for these scripts in the folder itself and in `object_detection`."""
 _MODULES = {
     "utils/config_util.py": "config_util",
     "utils/dataset_util.py": "dataset_util",
@@ -172,8 +172,8 @@ def _refuse_other_file(path: Path, text: str) -> None:
     except UserError:
         there = ""
     if there != text and _MARK not in there:
-        what = "this file would be replaced, and `stillbox tutorial` did not write it"
-        raise UserError(what, where=str(path), fix="move it away, or give another folder")
+        sentence = "this file would be replaced, and `stillbox tutorial` did not write it"
+        raise UserError(sentence, where=str(path), fix="move it away, or give another folder")
 
 
 def write_folder(folder: Path, *, overwrite: bool) -> int:

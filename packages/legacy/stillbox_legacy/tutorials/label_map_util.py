@@ -26,7 +26,7 @@ def load_labelmap(path: str | os.PathLike[str]) -> LabelMapProto:
 
     Raises:
         UserError: there is no such file.
-        ValueError: an id is below 0, or 0 and not that of the background.
+        ValueError: an id is below 0, or is 0 for a class that is not the background.
         google.protobuf.text_format.ParseError: the file has another form.
     """
     from google.protobuf import text_format
@@ -65,20 +65,20 @@ def convert_label_map_to_categories(
     """
     if not label_map:
         return [{"id": i, "name": f"category_{i}"} for i in range(1, max_num_classes + 1)]
-    found: dict[int, Category] = {}
+    categories: dict[int, Category] = {}
     for item in label_map.item:
-        if not 0 < item.id <= max_num_classes or item.id in found:
+        if not 0 < item.id <= max_num_classes or item.id in categories:
             continue
         shown = use_display_name and item.HasField("display_name")
-        found[item.id] = {"id": item.id, "name": item.display_name if shown else item.name}
+        categories[item.id] = {"id": item.id, "name": item.display_name if shown else item.name}
         if item.HasField("frequency"):
             words = load_module("string_int_label_map").LVISFrequency
             letters = {"FREQUENT": "f", "COMMON": "c", "RARE": "r"}
             if letter := letters.get(words.Name(item.frequency)):
-                found[item.id]["frequency"] = letter
+                categories[item.id]["frequency"] = letter
         if item.HasField("instance_count"):
-            found[item.id]["instance_count"] = item.instance_count
-    return list(found.values())
+            categories[item.id]["instance_count"] = item.instance_count
+    return list(categories.values())
 
 
 def create_categories_from_labelmap(
@@ -119,17 +119,21 @@ def get_label_map_dict(
         ValueError: an id occurs twice and gaps were to be filled.
     """
     label_map = _loaded(label_map_path_or_proto)
-    ids = {(one.display_name if use_display_name else one.name): one.id for one in label_map.item}
+    ids = {
+        (item.display_name if use_display_name else item.name): item.id for item in label_map.item
+    }
     if fill_in_gaps_and_background:
         values = set(ids.values())
         if 0 not in values:
             ids["background"] = 0
             values.add(0)
-        if len(values) != len(ids) or not all(isinstance(one, int) for one in values):
+        if len(values) != len(ids) or not all(isinstance(class_id, int) for class_id in values):
             raise ValueError("The values in label map must be unique.")
         if min(values) < 0:
             raise ValueError("The values in the label map must be positive.")
-        ids |= {str(one): one for one in range(max(values) + 1) if one not in values}
+        ids |= {
+            str(class_id): class_id for class_id in range(max(values) + 1) if class_id not in values
+        }
     return ids
 
 
@@ -155,8 +159,8 @@ def get_label_map_hierarchy_lut(
     tables = []
     for relation in (above, below):
         table = np.eye(size, dtype=np.int64) * int(include_identity)
-        for one, others in relation.items():
-            table[one, others] = 1
+        for class_id, others in relation.items():
+            table[class_id, others] = 1
         tables.append(table[1:, 1:])
     return tables[0], tables[1]
 

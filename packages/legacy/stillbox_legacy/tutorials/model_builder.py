@@ -83,7 +83,7 @@ class _State:
 
 
 class DetectionModel:
-    """A detector whose weights are restored after it was built.
+    """A detector that is built first and restored from a checkpoint later.
 
     Args:
         experiment: of the config.
@@ -134,7 +134,7 @@ class DetectionModel:
                 fix="np.expand_dims(image, 0) makes a batch of one image",
             )
         pixels = images.astype(np.float32)
-        resized = [resize_image(one, self._experiment.model.resizer) for one in pixels]
+        resized = [resize_image(image, self._experiment.model.resizer) for image in pixels]
         sizes = np.array([(*size, 3) for _, size in resized], np.int32)
         return np.stack([image for image, _ in resized]).astype(np.float32), sizes
 
@@ -145,11 +145,12 @@ class DetectionModel:
             UserError: no weights were restored.
         """
         images = np.asarray(preprocessed_inputs, np.float32)
-        found = self._program(len(images))(images, np.asarray(true_image_shapes)[:, :2])
+        detections = self._program(len(images))(images, np.asarray(true_image_shapes)[:, :2])
         boxes, scores, classes = (
-            np.asarray(one, np.float32) for one in (found.boxes, found.scores, found.classes)
+            np.asarray(array, np.float32)
+            for array in (detections.boxes, detections.scores, detections.classes)
         )
-        counts = np.asarray(found.count, np.float32)
+        counts = np.asarray(detections.count, np.float32)
         rows = np.arange(scores.shape[1]) < counts[:, None]
         columns = (boxes * rows[..., None], scores * rows, classes * rows, counts)
         return dict(zip(_OUTPUTS, columns, strict=True))
@@ -233,12 +234,12 @@ def _class_for(tf: Any) -> type[DetectionModel]:  # noqa: ANN401
                 return DetectionModel.predict(self, preprocessed_inputs, true_image_shapes)
 
             def columns(images: np.ndarray, shapes: np.ndarray) -> list[np.ndarray]:
-                found = DetectionModel.predict(self, images, shapes)
-                return [found[name] for name in _OUTPUTS]
+                detections = DetectionModel.predict(self, images, shapes)
+                return [detections[name] for name in _OUTPUTS]
 
             inputs = [preprocessed_inputs, true_image_shapes]
-            found = tf.numpy_function(columns, inputs, [tf.float32] * len(_OUTPUTS))
-            return dict(zip(_OUTPUTS, found, strict=True))
+            arrays = tf.numpy_function(columns, inputs, [tf.float32] * len(_OUTPUTS))
+            return dict(zip(_OUTPUTS, arrays, strict=True))
 
     return TensorFlowDetectionModel
 

@@ -20,7 +20,7 @@ def reframe_box_masks_to_image_masks(
 ) -> Any:  # noqa: ANN401
     """Returns masks of boxes as masks of the image, 0 outside of the boxes.
 
-    The models of stillbox have no masks; those of other programs do.
+    The models of stillbox have no masks; models of other programs do.
 
     Args:
         box_masks: `[N, h, w]`, an array or a tensor; the result is one too.
@@ -42,22 +42,22 @@ def reframe_box_masks_to_image_masks(
     if tf is None or not (tf.is_tensor(box_masks) or tf.is_tensor(boxes)):
         return reframe(np.asarray(box_masks), np.asarray(boxes), image_height, image_width)
     masks = tf.convert_to_tensor(box_masks)
-    found = tf.numpy_function(reframe, [masks, boxes, image_height, image_width], masks.dtype)
-    return tf.ensure_shape(found, [None, None, None])
+    reframed = tf.numpy_function(reframe, [masks, boxes, image_height, image_width], masks.dtype)
+    return tf.ensure_shape(reframed, [None, None, None])
 
 
 def _reframed(
     masks: NDArray[Any], boxes: NDArray[Any], height: int, width: int, *, nearest: bool
 ) -> NDArray[Any]:
     """Samples each mask at the pixels of the image, as `tf.image.crop_and_resize` does."""
-    found = np.zeros((len(masks), int(height), int(width)), masks.dtype)
+    reframed = np.zeros((len(masks), int(height), int(width)), masks.dtype)
     for row, (mask, box) in enumerate(zip(masks, boxes, strict=True)):
         ys = _places(box[0], box[2], int(height), mask.shape[0])
         xs = _places(box[1], box[3], int(width), mask.shape[1])
         inside = _is_inside(ys, mask.shape[0])[:, None] & _is_inside(xs, mask.shape[1])
         sampled = _nearest(mask, ys, xs) if nearest else _bilinear(mask, ys, xs)
-        found[row] = np.where(inside, sampled, 0).astype(masks.dtype)
-    return found
+        reframed[row] = np.where(inside, sampled, 0).astype(masks.dtype)
+    return reframed
 
 
 def _places(low: float, high: float, pixels: int, side: int) -> NDArray[np.float64]:
@@ -85,11 +85,11 @@ def _nearest(mask: NDArray[Any], ys: NDArray[np.float64], xs: NDArray[np.float64
 def _bilinear(
     mask: NDArray[Any], ys: NDArray[np.float64], xs: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    found = mask.astype(np.float64)
+    resampled = mask.astype(np.float64)
     for axis, at in enumerate((ys, xs)):
         side = mask.shape[axis]
         low = np.clip(np.floor(at).astype(int), 0, side - 1)
         high = np.clip(low + 1, 0, side - 1)
         share = (at - low).reshape((-1, 1) if axis == 0 else (1, -1))
-        found = found.take(low, axis) * (1 - share) + found.take(high, axis) * share
-    return found
+        resampled = resampled.take(low, axis) * (1 - share) + resampled.take(high, axis) * share
+    return resampled

@@ -1,8 +1,8 @@
 """`object_detection.protos`: messages of protobuf, made at run time from stillbox's tables.
 
-Fields, types and defaults are those of the table of `pipeline.config` and of label maps; files and
-numbers are in `protos.txt`. All messages are in a pool of their own, so that they do not meet those
-of an installed `object_detection`.
+Fields, types and defaults come from the table of `pipeline.config` and of label maps; files and
+numbers are in `protos.txt`. All messages are in a pool of their own, so that they do not meet the
+messages of an installed `object_detection`.
 """
 
 import functools
@@ -73,17 +73,17 @@ def load_module(name: str) -> ModuleType:
     factory = importlib.import_module("google.protobuf.message_factory")
     wrapper = importlib.import_module("google.protobuf.internal.enum_type_wrapper")
     module = ModuleType(f"{_PACKAGE}.{name}_pb2", f"`{name}.proto` of the Object Detection API.")
-    for one in _LAYOUT.files[name]:
-        if "." in one:
+    for member in _LAYOUT.files[name]:
+        if "." in member:
             continue  # in the class of its message
-        if one in _enums():
-            enum = pool.FindEnumTypeByName(f"{_PACKAGE}.{one}")
-            setattr(module, one, wrapper.EnumTypeWrapper(enum))
+        if member in _enums():
+            enum = pool.FindEnumTypeByName(f"{_PACKAGE}.{member}")
+            setattr(module, member, wrapper.EnumTypeWrapper(enum))
             vars(module).update({value.name: value.number for value in enum.values})
-        elif one in _messages():
-            found = pool.FindMessageTypeByName(f"{_PACKAGE}.{one}")
-            setattr(module, one, factory.GetMessageClass(found))
-            module.__dict__["DESCRIPTOR"] = found.file
+        elif member in _messages():
+            message = pool.FindMessageTypeByName(f"{_PACKAGE}.{member}")
+            setattr(module, member, factory.GetMessageClass(message))
+            module.__dict__["DESCRIPTOR"] = message.file
     return module
 
 
@@ -106,15 +106,15 @@ def _pool() -> Any:  # noqa: ANN401
     )
     types: dict[str, Any] = {}
     for name, message in sorted({**_messages(), _OPAQUE: MessageType("Opaque", {})}.items()):
-        outer, _, own = (name if name != _OPAQUE else "Opaque").rpartition(".")
+        outer, _, last = (name if name != _OPAQUE else "Opaque").rpartition(".")
         made = types[outer].nested_type.add() if outer else file.message_type.add()
-        made.name = own
+        made.name = last
         types[name] = made
         _add_fields(made, name, message)
     for name, values in _enums().items():
-        outer, _, own = name.rpartition(".")
+        outer, _, last = name.rpartition(".")
         enum = types[outer].enum_type.add() if outer else file.enum_type.add()
-        enum.name = own
+        enum.name = last
         for word, number in values.items():
             enum.value.add(name=word, number=number)
     pool = importlib.import_module("google.protobuf.descriptor_pool").DescriptorPool()
@@ -126,25 +126,25 @@ def _add_fields(made: Any, name: str, message: MessageType) -> None:  # noqa: AN
     numbers = _LAYOUT.numbers.get(name, {})
     oneofs: dict[str, int] = {}
     for index, field in enumerate(message.fields.values()):
-        one = made.field.add(name=field.name, number=numbers.get(field.name, _FIRST_OWN + index))
-        one.label = one.LABEL_REPEATED if field.repeated else one.LABEL_OPTIONAL
+        added = made.field.add(name=field.name, number=numbers.get(field.name, _FIRST_OWN + index))
+        added.label = added.LABEL_REPEATED if field.repeated else added.LABEL_OPTIONAL
         if field.oneof:
             if field.oneof not in oneofs:
                 oneofs[field.oneof] = len(oneofs)
                 made.oneof_decl.add(name=field.oneof)
-            one.oneof_index = oneofs[field.oneof]
-        _set_type(one, field)
+            added.oneof_index = oneofs[field.oneof]
+        _set_type(added, field)
 
 
-def _set_type(one: Any, field: FieldType) -> None:  # noqa: ANN401
+def _set_type(added: Any, field: FieldType) -> None:  # noqa: ANN401
     if field.type in _SCALARS:
-        one.type = getattr(one, _SCALARS[field.type])
+        added.type = getattr(added, _SCALARS[field.type])
     elif field.is_message:
-        one.type = one.TYPE_MESSAGE
-        one.type_name = f".{_PACKAGE}.{'Opaque' if field.type == _OPAQUE else field.type}"
+        added.type = added.TYPE_MESSAGE
+        added.type_name = f".{_PACKAGE}.{'Opaque' if field.type == _OPAQUE else field.type}"
     else:
-        one.type = one.TYPE_ENUM
-        one.type_name = f".{_PACKAGE}.{field.type}"
+        added.type = added.TYPE_ENUM
+        added.type_name = f".{_PACKAGE}.{field.type}"
     if field.default is not None and not field.repeated:
         boolean = isinstance(field.default, bool)
-        one.default_value = str(field.default).lower() if boolean else str(field.default)
+        added.default_value = str(field.default).lower() if boolean else str(field.default)

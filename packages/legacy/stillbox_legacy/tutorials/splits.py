@@ -70,17 +70,17 @@ def partition(
     parts = draw(names, {"test": math.ceil(ratio * len(names)), "train": 0}, seed)
     if with_xml:
         _check_xml(images, names)
-    for part, own in parts.items():
+    for part, drawn in parts.items():
         folder = output / part
-        others = set(image_names(folder)) - set(own) if folder.is_dir() else set()
+        others = set(image_names(folder)) - set(drawn) if folder.is_dir() else set()
         if others:
             raise UserError(
                 f"the folder has images of another division, such as {min(others)}",
                 where=str(folder),
                 fix="move them away, or give another --outputDir",
             )
-    for part, own in parts.items():
-        for name in own:
+    for part, drawn in parts.items():
+        for name in drawn:
             for file in _files(name, with_xml):
                 content = read_untrusted(images / file, most=MAX_IMAGE_BYTES)
                 write_whole(output / part / file, content)
@@ -109,8 +109,8 @@ def split(images: Path, *, shares: Mapping[str, float], seed: int) -> dict[str, 
     counts = {name: int(len(everything) * share) for name, share in shares.items()}
     parts = draw(everything, counts, seed)
     _check_xml(images, here)
-    for part, own in parts.items():
-        for name in sorted(set(own) & set(here)):
+    for part, names in parts.items():
+        for name in sorted(set(names) & set(here)):
             # The image last: one that is still here has both files here or one of each place.
             for file in reversed(_files(name, with_xml=(images / _xml(name)).is_file())):
                 target = folders[part] / file

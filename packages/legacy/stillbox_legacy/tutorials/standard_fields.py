@@ -4,7 +4,7 @@ from typing import Any
 
 
 def _fields(name: str, words: str, **others: str) -> Any:  # noqa: ANN401
-    """Returns a class whose attributes are their own names, and others."""
+    """Returns a class; the value of an attribute is its name, but for `others`."""
     return type(name, (), {**dict(zip(words.split(), words.split(), strict=True)), **others})
 
 

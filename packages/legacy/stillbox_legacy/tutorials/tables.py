@@ -42,8 +42,10 @@ def read_table(folder: Path, log: ConversionLog) -> Table:
     """
     files = sorted(folder.glob("*.xml")) if folder.is_dir() else []
     if not files:
-        what = "the folder has no XML file" if folder.is_dir() else "there is no such folder"
-        raise UserError(what, where=str(folder), fix="give the folder that labelImg has written")
+        sentence = "the folder has no XML file" if folder.is_dir() else "there is no such folder"
+        raise UserError(
+            sentence, where=str(folder), fix="give the folder that labelImg has written"
+        )
     rows = []
     for file in files:
         try:
@@ -52,9 +54,9 @@ def read_table(folder: Path, log: ConversionLog) -> Table:
             log.bad_record(error.reason, str(file), error.detail)
             continue
         head = [tree.findtext(path) or "" for path in ("filename", "size/width", "size/height")]
-        for one in tree.findall("object"):
-            sides = [one.findtext(f"bndbox/{side}") or "" for side in COLUMNS[4:]]
-            row = (*head, one.findtext("name") or "", *sides)
+        for item in tree.findall("object"):
+            sides = [item.findtext(f"bndbox/{side}") or "" for side in COLUMNS[4:]]
+            row = (*head, item.findtext("name") or "", *sides)
             rows.append(tuple(value.strip() for value in row))
     return Table(rows, len(files))
 
@@ -79,7 +81,7 @@ def read_boxes(table: Path, images: Path, label_map: LabelMap | None) -> Labels:
     Args:
         table: a CSV file with `COLUMNS`, of which width and height may be left out.
         images: the folder of the images, which no name may leave.
-        label_map: the classes; None: those of the table, by name.
+        label_map: the classes; None: the classes of the table, by name.
 
     Raises:
         UserError: a file is absent, a column is missing, or an image's name leads out.

@@ -35,5 +35,5 @@ def open_sharded_output_tfrecords(
     Raises:
         UserError: the disk does not take them.
     """
-    paths = [Path(f"{base_path}-{one:05d}-of-{num_shards:05d}") for one in range(num_shards)]
+    paths = [Path(f"{base_path}-{shard:05d}-of-{num_shards:05d}") for shard in range(num_shards)]
     return [RecordWriter(exit_stack.enter_context(tfrecord_writer(path))) for path in paths]

@@ -1,7 +1,8 @@
 """`object_detection.utils.visualization_utils`: boxes, labels, masks and keypoints on arrays.
 
 The functions have the names, arguments and defaults of the original, and change the image that they
-are given. Those of them that make graphs of TensorFlow are left out.
+are given. Functions that make graphs of TensorFlow are
+left out.
 """
 
 import io

@@ -85,5 +85,5 @@ def refuse_unknown(items: Sequence[AnnotatedImage], label_map: LabelMap) -> None
             raise UserError(
                 f"the label map ({label_map.where}) has no class {name}",
                 where=item.where,
-                fix=nearest(name.strip("'\""), [one.name for one in label_map]),
+                fix=nearest(name.strip("'\""), [item.name for item in label_map]),
             )

@@ -61,9 +61,11 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
 def run_generate_tfrecord(arguments: argparse.Namespace) -> int:
     """Writes the records."""
     if (arguments.xml_dir is None) == (arguments.csv_input is None):
-        what = "there is nothing to read" if arguments.xml_dir is None else "there are two inputs"
+        sentence = (
+            "there is nothing to read" if arguments.xml_dir is None else "there are two inputs"
+        )
         fix = "give -x FOLDER or --csv_input TABLE"
-        raise UserError(what, where="generate_tfrecord.py", fix=fix)
+        raise UserError(sentence, where="generate_tfrecord.py", fix=fix)
     if arguments.xml_dir is None:
         if arguments.csv_path is not None:
             note("--csv_path: the table is there already, at --csv_input")
@@ -95,9 +97,9 @@ def _table_to_records(arguments: argparse.Namespace) -> None:
     log, output = ConversionLog(), arguments.output_path
     given = _labels(arguments)
     images = arguments.image_dir or Path("images")
-    found = read_boxes(arguments.csv_input, images, given)
+    table = read_boxes(arguments.csv_input, images, given)
     if given is None:
-        names = ", ".join(one.name for one in found.label_map)
+        names = ", ".join(item.name for item in table.label_map)
         note(
             f"classes by name, without ids: {names}; training finds the ids of its label map by "
             "these names, so that there is nothing to edit in this script"
@@ -105,7 +107,7 @@ def _table_to_records(arguments: argparse.Namespace) -> None:
     writer = tfrecord_writer(_placed(output))
     # Ids of our own choice would contradict the label map of training.
     labels = given is not None
-    written = write_records(found.images, found.label_map, writer, log, labels=labels)
+    written = write_records(table.images, table.label_map, writer, log, labels=labels)
     _show(log)
     print(f"{written}\nSuccessfully created the TFRecords: {output.absolute()}")
 
@@ -279,6 +281,6 @@ def run_train_val_test_split(arguments: argparse.Namespace) -> int:
     shares = {"train": train, "validation": validation, "test": 0.0}
     parts = split(images, shares=shares, seed=arguments.seed)
     print(f"Total images: {sum(map(len, parts.values()))}")
-    for name, own in parts.items():
-        print(f"Files moving to {name}: {len(own)}")
+    for name, names in parts.items():
+        print(f"Files moving to {name}: {len(names)}")
     return 0

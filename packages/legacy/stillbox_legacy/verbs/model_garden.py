@@ -1,6 +1,6 @@
 """`stillbox model_garden`: the training program of TensorFlow Model Garden, with its flags.
 
-Names and defaults of the flags are those of `official/vision/train.py` (tensorflow/models).
+Flags have the names and defaults of `official/vision/train.py` (tensorflow/models).
 """
 
 import argparse
@@ -34,8 +34,8 @@ def add_model_garden(parser: argparse.ArgumentParser) -> None:
     """`stillbox model_garden`: the training program of TensorFlow Model Garden, for RetinaNet.
 
     Its experiment becomes an equivalent experiment of stillbox; `stillbox train` and `evaluate` do
-    the same with stillbox's own options. Training resumes the run in --model_dir. Names and
-    defaults of the flags are those of `official/vision/train.py` (tensorflow/models).
+    the same with stillbox's own options. Training resumes the run in --model_dir. Flags have
+    the names and defaults of `official/vision/train.py` (tensorflow/models).
     """
     add_flags(parser, _GARDEN)
     add_config_files(parser)

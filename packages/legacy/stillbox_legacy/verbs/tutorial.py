@@ -195,9 +195,9 @@ def _of_persons(
         return list(items)
     person = label_map.find("person")
     if not person:
-        what = "there is no category 'person'"
-        fix = nearest("person", [one.name for one in label_map])
-        raise UserError(what, where="--remove_non_person_annotations", fix=fix)
+        sentence = "there is no category 'person'"
+        fix = nearest("person", [item.name for item in label_map])
+        raise UserError(sentence, where="--remove_non_person_annotations", fix=fix)
     if arguments.remove_non_person_images:
         items = [item for item in items if (item.class_ids == person).any()]
     if arguments.remove_non_person_annotations:
@@ -215,7 +215,7 @@ def _write_set(
     *,
     keep_empty: bool = False,
 ) -> None:
-    """Writes a set, replacing the one of its name as the originals do."""
+    """Writes a set; it replaces a set of the same name, as the originals do."""
     writer = sharded_writer(output, name, shards, overwrite=True)
     written = write_records(items, label_map, writer, log, keep_empty=keep_empty)
     count = min(shards, written.images)

@@ -1,6 +1,6 @@
 """Names of Model Garden in checkpoints, and imports by them.
 
-The goldens are those of `packages/legacy/tools/model_garden_runs.py`.
+`packages/legacy/tools/model_garden_runs.py` makes the goldens.
 """
 
 import json
@@ -75,24 +75,24 @@ def test_modules_are_taken_from_a_checkpoint_of_the_original(
 ) -> None:
     """Each variable holds its number, so that a name that is another's would show."""
     given = f"{{task: {{init_checkpoint: {checkpoint}, init_checkpoint_modules: {modules}}}}}"
-    own = experiment(given)
-    options = ImportOptions.of_training(own.train.fine_tune)
-    report, found = read_weights(variables(), own.model, checkpoint, options)
-    assert {path.partition(".")[0] for path in found} == parts
+    read = experiment(given)
+    options = ImportOptions.of_training(read.train.fine_tune)
+    report, arrays = read_weights(variables(), read.model, checkpoint, options)
+    assert {path.partition(".")[0] for path in arrays} == parts
     assert not report.missing and not report.mismatched
     keys = [key for key, _ in json.loads(FILE.with_suffix(".json").read_text())]
-    names = object_paths(own.model, variables())
-    for path, array in found.items():
+    names = object_paths(read.model, variables())
+    for path, array in arrays.items():
         assert set(array.ravel()) == {keys.index(names[path])}, path
 
 
 def test_a_checkpoint_that_lacks_a_variable_is_refused(checkpoint: Path) -> None:
     """As the original does, which asserts that all of a module is found."""
-    own = experiment(f"task.init_checkpoint={checkpoint},task.model.head.num_convs=2")
-    _, params, stats = abstract_detector(own.model, "float32")
-    options = ImportOptions.of_training(own.train.fine_tune)
+    read = experiment(f"task.init_checkpoint={checkpoint},task.model.head.num_convs=2")
+    _, params, stats = abstract_detector(read.model, "float32")
+    options = ImportOptions.of_training(read.train.fine_tune)
     with refused("ckpt-1"):
-        read_weights({**params, **stats}, own.model, checkpoint, options)
+        read_weights({**params, **stats}, read.model, checkpoint, options)
 
 
 def backbone_of(name: str, rng: Any) -> tuple[Any, nnx.Module]:
@@ -110,7 +110,7 @@ def backbone_of(name: str, rng: Any) -> tuple[Any, nnx.Module]:
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_backbones_have_the_variables_of_the_original(name: str) -> None:
-    """All but those of layers that no detector reads, behind the last block."""
+    """Layers behind the last block are left out, as no detector reads them."""
     model = backbone_of(name, ShapesOnly())[0]
     built = nnx.eval_shape(lambda: backbone_of(name, ShapesOnly())[1])
     arrays = {f"backbone.{path}": array for path, array in variables_of(built).items()}
@@ -135,12 +135,12 @@ def test_backbones_have_the_maps_of_the_original(name: str) -> None:
     with np.load(GOLDENS / "backbones.npz") as expected:
         for level, computed in zip(model.backbone.levels, maps, strict=True):
             wanted = expected[f"{name}/{level}"]
-            found = samples(np.asarray(computed))
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=str(level))
+            sampled = samples(np.asarray(computed))
+            np.testing.assert_allclose(sampled, wanted, rtol=1e-4, atol=1e-4, err_msg=str(level))
 
 
 def test_layers_are_numbered_from_the_deepest_on() -> None:
-    """Those of one depth as a search from the outputs finds them."""
+    """Layers of one depth are in the order in which a search from the outputs finds them."""
     start = chain(KerasLayer(), "stem")
     left, right = chain(start, "left", ""), chain(start, "right")
     total = KerasLayer((right, left))

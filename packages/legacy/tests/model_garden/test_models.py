@@ -1,6 +1,6 @@
 """RetinaNet of TensorFlow Model Garden is what the executed original was.
 
-The goldens are those of `packages/legacy/tools/model_garden_runs.py`: the same experiment, weights,
+`packages/legacy/tools/model_garden_runs.py` makes the goldens from the same experiment, weights,
 images and boxes. Deviations are rounding in float32.
 """
 
@@ -78,8 +78,8 @@ def weights(name: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Parameters and statistics with the original's values."""
     _, params, stats, names = described(name)
     first, second = (
-        {path: jnp.asarray(weight(names[path], own[path].shape)) for path in own}
-        for own in (params, stats)
+        {path: jnp.asarray(weight(names[path], arrays[path].shape)) for path in arrays}
+        for arrays in (params, stats)
     )
     return first, second
 
@@ -101,9 +101,11 @@ UNREAD = {"mobilenet_v2": "backbone/layer_with_weights-18/"}
 def test_variables_are_those_of_the_original(name: str) -> None:
     """By their keys in checkpoints, and with their shapes."""
     _, params, stats, names = described(name)
-    ours = {names.get(path, path): list(own.shape) for path, own in {**params, **stats}.items()}
+    ours = {names.get(path, path): list(array.shape) for path, array in {**params, **stats}.items()}
     unread = UNREAD.get(name, "nothing")
-    assert ours == {key: own for key, own in variables(name).items() if not key.startswith(unread)}
+    assert ours == {
+        key: shape for key, shape in variables(name).items() if not key.startswith(unread)
+    }
 
 
 def slow_but(fast: tuple[str, ...], cases: tuple[str, ...] = CASES) -> list[Any]:
@@ -121,10 +123,10 @@ def test_predictions_are_those_of_the_original(name: str) -> None:
         detector = bind_detector(graph, params, stats)
         predictions = detector(pixels, train=False)
         sizes = jnp.full((len(BOXES), 2), SIDE, jnp.int32)
-        own = detector.model, detector.level_sizes
-        return predictions, postprocess(predictions, detector.anchors, sizes, *own)
+        network = detector.model, detector.level_sizes
+        return predictions, postprocess(predictions, detector.anchors, sizes, *network)
 
-    predictions, found = run(*weights(name), images(SIDE))
+    predictions, detections = run(*weights(name), images(SIDE))
     for key, ours in (
         ("cls_outputs", predictions.class_logits),
         ("box_outputs", predictions.box_encodings),
@@ -134,11 +136,11 @@ def test_predictions_are_those_of_the_original(name: str) -> None:
         np.testing.assert_allclose(ours, np.concatenate(theirs, axis=1), rtol=0, atol=2e-4)
     for image, count in enumerate(expected["num_detections"]):
         # The original takes four zeros for padding: a box above and left of the image is lost.
-        shown = np.asarray(found.boxes[image]).any(axis=1)
+        shown = np.asarray(detections.boxes[image]).any(axis=1)
         assert shown.sum() == count
         for ours, theirs, tolerance in (
-            (found.scores[image], "detection_scores", 2e-5),
-            (SIDE * found.boxes[image], "detection_boxes", 2e-3),
+            (detections.scores[image], "detection_scores", 2e-5),
+            (SIDE * detections.boxes[image], "detection_boxes", 2e-3),
         ):
             wanted = expected[theirs][image][:count]
             np.testing.assert_allclose(ours[shown], wanted, rtol=0, atol=tolerance)
@@ -148,11 +150,11 @@ def test_predictions_are_those_of_the_original(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but(FAST[:1], CASES[:5]))
 def test_three_steps_are_those_of_the_original(name: str) -> None:
     """Losses, penalty, and the variables after the last step."""
-    own, expected = experiment(name), golden(name)
-    program = train_program(plan_training(own, build_mesh(len(BOXES), own.devices)))
+    built, expected = experiment(name), golden(name)
+    program = train_program(plan_training(built, build_mesh(len(BOXES), built.devices)))
     _, _, _, names = described(name)
-    loss_state = initial_loss_state(own.model.loss)
-    first = create_state(*weights(name), own.train, program.trainable, loss_state)
+    loss_state = initial_loss_state(built.model.loss)
+    first = create_state(*weights(name), built.train, program.trainable, loss_state)
     compiled, state = program.lower().compile(), program.put_state(first)
     data, rows = program.put_batch(batch(program.batch.boxes.shape[1])), []
     for _ in range(STEPS):

@@ -73,7 +73,7 @@ def test_what_set_may_still_change_decides_nothing() -> None:
 
 
 def test_the_published_file_of_mobiledet_reads(tmp_path: Path) -> None:
-    """It describes another backbone than it chooses, and its size lacks a comma."""
+    """The file describes another backbone than it chooses, and its size lacks a comma."""
     file = tmp_path / "coco_mobiledetcpu_tpu.yaml"
     file.write_text(
         "task:\n  model:\n"
@@ -149,7 +149,7 @@ def test_refusals(override: str, parts: tuple[str, ...]) -> None:
 
 
 def test_the_bare_experiment_needs_a_model() -> None:
-    """It has neither classes nor an optimiser, as in the original."""
+    """The experiment has neither classes nor an optimiser, as in the original."""
     with pytest.raises(UserError, match="num_classes"):
         read(experiment="retinanet")
     with refused(Parameter("experiment"), "retinanet_mobile_coco"):
@@ -157,7 +157,7 @@ def test_the_bare_experiment_needs_a_model() -> None:
 
 
 def test_fields_without_effect_are_noted() -> None:
-    """With the reason; those of an unused section too."""
+    """Notes give the reason, for fields of an unused section too."""
     notes = " ".join(read("task.train_data.cycle_length=8,runtime.num_gpus=2").notes)
     assert "cycle_length" in notes
     assert "num_gpus" in notes
@@ -206,8 +206,12 @@ def test_weights_of_a_bucket_are_a_warning() -> None:
 def test_checkpoint_modules(modules: str, scope: str, heads: bool) -> None:
     """What is taken from a checkpoint."""
     override = f"{{task: {{init_checkpoint: /c/ckpt-1, init_checkpoint_modules: {modules}}}}}"
-    found = read(override).experiment.train.fine_tune
-    assert (found.checkpoint, found.scope, found.load_heads) == ("/c/ckpt-1", scope, heads)
+    fine_tune = read(override).experiment.train.fine_tune
+    assert (fine_tune.checkpoint, fine_tune.scope, fine_tune.load_heads) == (
+        "/c/ckpt-1",
+        scope,
+        heads,
+    )
 
 
 def rates(override: str, *steps: int) -> list[float]:
@@ -220,19 +224,19 @@ def rates(override: str, *steps: int) -> list[float]:
 
 def test_stepwise_rates() -> None:
     """A boundary has the rate before it, and the warm-up is a line."""
-    found = rates("$warm.linear.warmup_steps=100", 0, 50, 100, 57 * 462, 57 * 462 + 1)
-    assert found == pytest.approx([0.0067, (0.0067 + 0.32) / 2, 0.32, 0.32, 0.032])
+    computed = rates("$warm.linear.warmup_steps=100", 0, 50, 100, 57 * 462, 57 * 462 + 1)
+    assert computed == pytest.approx([0.0067, (0.0067 + 0.32) / 2, 0.32, 0.32, 0.032])
 
 
 def test_cosine_rates() -> None:
     """The cosine begins at step 0, also under a warm-up."""
-    found = rates(
+    computed = rates(
         "$lr.type=cosine,$lr.cosine.initial_learning_rate=0.1,$lr.cosine.decay_steps=100,"
         "$warm.linear.warmup_steps=20,$warm.linear.warmup_learning_rate=0.05",
         *(0, 10, 20, 50, 100, 200),
     )
     top = 0.05 * (1 + math.cos(math.pi * 0.2))
-    assert found == pytest.approx([0.05, (0.05 + top) / 2, top, 0.05, 0, 0], abs=1e-7)
+    assert computed == pytest.approx([0.05, (0.05 + top) / 2, top, 0.05, 0, 0], abs=1e-7)
 
 
 def test_the_loss_weight_is_a_factor_of_everything() -> None:

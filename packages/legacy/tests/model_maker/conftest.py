@@ -57,14 +57,18 @@ def annotate(images, folder):
             ElementTree.SubElement(tree, "filename").text = path.name
             part = "TRAINING" if index % 5 < 3 else ("VALIDATION", "TEST")[index % 5 - 3]
             for number, (name, xmin, ymin, xmax, ymax) in enumerate(boxes):
-                class_id = next(i for i, one in CLASSES.items() if one == name)
+                class_id = next(i for i, class_name in CLASSES.items() if class_name == name)
                 box = [xmin, ymin, xmax - xmin, ymax - ymin]
-                one = {"id": 100 * index + number, "image_id": index, "category_id": class_id}
-                content["annotations"].append(one | {"bbox": box})
-                thing = ElementTree.SubElement(tree, "object")
-                ElementTree.SubElement(thing, "name").text = name
-                ElementTree.SubElement(thing, "difficult").text = str(number % 2)
-                inner = ElementTree.SubElement(thing, "bndbox")
+                annotation = {
+                    "id": 100 * index + number,
+                    "image_id": index,
+                    "category_id": class_id,
+                }
+                content["annotations"].append(annotation | {"bbox": box})
+                element = ElementTree.SubElement(tree, "object")
+                ElementTree.SubElement(element, "name").text = name
+                ElementTree.SubElement(element, "difficult").text = str(number % 2)
+                inner = ElementTree.SubElement(element, "bndbox")
                 sides = {"xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
                 for side, value in sides.items():
                     ElementTree.SubElement(inner, side).text = str(value)
@@ -81,9 +85,9 @@ def annotate(images, folder):
 @pytest.fixture(scope="session")
 def annotated(scenes, tmp_path_factory):
     """The ten scenes with one or two boxes each."""
-    found = sorted((scenes / "images/train").iterdir())
+    files = sorted((scenes / "images/train").iterdir())
     boxes = [("small", 10, 12, 40, 50), ("large", 5, 20, 60, 62)]
-    images = [(path, boxes[: 1 + index % 2]) for index, path in enumerate(found)]
+    images = [(path, boxes[: 1 + index % 2]) for index, path in enumerate(files)]
     return annotate(images, tmp_path_factory.mktemp("annotated") / "set")
 
 
@@ -108,7 +112,7 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture
 def small_networks(monkeypatch):
-    """Both Model Makers train small networks, whatever the notebook names."""
+    """Makes the two Model Makers train small networks, whatever the notebook names."""
 
     def reader(overrides):
         def read(config, given=NO_CHANGES):

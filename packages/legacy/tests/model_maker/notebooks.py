@@ -3,8 +3,8 @@
 TFLite: tensorflow/lite/g3doc/models/modify/model_maker/object_detection.ipynb (tensorflow 2.8).
 MediaPipe: examples/customization/object_detector.ipynb (google-ai-edge/mediapipe-samples).
 
-What is replaced: the import of each package by that of stillbox; the address of the CSV file by
-its local name; `wget` and `unzip` by a folder that is there; TensorFlow's interpreter, which is
+What is replaced: the import of each package by the package of stillbox; the address of the CSV file
+by its local name; `wget` and `unzip` by a folder that is there; TensorFlow's interpreter, which is
 LiteRT's, and TensorFlow's reading of images by Pillow's.
 """
 

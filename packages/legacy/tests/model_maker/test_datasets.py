@@ -32,9 +32,9 @@ def test_pascal_voc(annotated, tmp_path):
     data = voc(annotated, tmp_path, num_shards=3)
     assert (len(data), data.size, data.label_map) == (10, 10, CLASSES)
     assert len(list(tmp_path.glob("*/*.tfrecord"))) == 3
-    found = examples(data)
-    assert sorted(len(one.boxes) for one in found) == [1] * 5 + [2] * 5
-    fuller = next(one for one in found if len(one.boxes) == 2)
+    read = examples(data)
+    assert sorted(len(example.boxes) for example in read) == [1] * 5 + [2] * 5
+    fuller = next(example for example in read if len(example.boxes) == 2)
     assert fuller.class_ids.tolist() == [1, 2]
     sides = np.array([fuller.height, fuller.width] * 2)
     np.testing.assert_allclose(fuller.boxes[0] * sides, [12, 10, 50, 40], rtol=1e-5)
@@ -42,26 +42,26 @@ def test_pascal_voc(annotated, tmp_path):
 
 def test_difficult_objects_names_and_numbers_of_images(annotated, tmp_path):
     data = voc(annotated, tmp_path, ignore_difficult_instances=True)
-    assert {len(one.boxes) for one in examples(data)} == {1}
+    assert {len(example.boxes) for example in examples(data)} == {1}
     stem = sorted((annotated / "Annotations").iterdir())[3].stem
-    one = voc(annotated, tmp_path, annotation_filenames=[stem])
-    assert [example.filename.partition(".")[0] for example in examples(one)] == [stem]
+    chosen = voc(annotated, tmp_path, annotation_filenames=[stem])
+    assert [example.filename.partition(".")[0] for example in examples(chosen)] == [stem]
     assert len(voc(annotated, tmp_path, max_num_images=4)) == 4
 
 
 def test_a_cache_is_used_again_until_a_file_changes(annotated, tmp_path):
-    own = tmp_path / "own"
-    shutil.copytree(annotated, own)
-    first = voc(own, tmp_path / "cache").records
-    assert voc(own, tmp_path / "cache").records == first
-    next((own / "Annotations").iterdir()).unlink()
-    assert len(voc(own, tmp_path / "cache")) == 9
+    copied = tmp_path / "own"
+    shutil.copytree(annotated, copied)
+    first = voc(copied, tmp_path / "cache").records
+    assert voc(copied, tmp_path / "cache").records == first
+    next((copied / "Annotations").iterdir()).unlink()
+    assert len(voc(copied, tmp_path / "cache")) == 9
 
 
 def test_classes_that_are_not_named_are_said(annotated, tmp_path, capsys):
     paths = str(annotated / "images"), str(annotated / "Annotations")
     data = DataLoader.from_pascal_voc(*paths, {3: "small"}, cache_dir=str(tmp_path))
-    assert {tuple(one.class_ids) for one in examples(data)} == {(3,)}
+    assert {tuple(example.class_ids) for example in examples(data)} == {(3,)}
     assert "unknown class" in capsys.readouterr().err
 
 
@@ -70,9 +70,9 @@ def test_csv(annotated, tmp_path):
     train, validation, test = DataLoader.from_csv(path, cache_dir=str(tmp_path))
     assert (len(train), len(validation), len(test)) == (6, 2, 2)
     assert train.label_map == CLASSES
-    by_voc = {one.filename: one for one in examples(voc(annotated, tmp_path))}
-    for one in examples(train) + examples(validation):
-        np.testing.assert_allclose(one.boxes, by_voc[one.filename].boxes, atol=1e-6)
+    by_voc = {example.filename: example for example in examples(voc(annotated, tmp_path))}
+    for example in examples(train) + examples(validation):
+        np.testing.assert_allclose(example.boxes, by_voc[example.filename].boxes, atol=1e-6)
     again = DataLoader.from_cache(str(test.records.label_map.parent))
     assert again.records == test.records
 
@@ -120,17 +120,17 @@ def test_coco_and_voc_folders(annotated, tmp_path):
     other = Dataset.from_pascal_voc_folder(str(annotated), cache_dir=str(tmp_path / "voc"))
     # There classes are numbered by name.
     assert other.label_names == ["background", "large", "small"]
-    boxes = {one.filename: one.boxes for one in examples(other)}
-    for one in examples(data):
-        np.testing.assert_allclose(one.boxes, boxes[one.filename], atol=1e-6)
+    boxes = {example.filename: example.boxes for example in examples(other)}
+    for example in examples(data):
+        np.testing.assert_allclose(example.boxes, boxes[example.filename], atol=1e-6)
 
 
 def test_a_class_with_the_id_of_the_background(annotated, tmp_path):
     shutil.copytree(annotated, tmp_path / "own")
     path = tmp_path / "own/labels.json"
     content = json.loads(path.read_text())
-    for one in content["annotations"]:
-        one["category_id"] = 0
+    for annotation in content["annotations"]:
+        annotation["category_id"] = 0
     path.write_text(json.dumps(content))
     with refused("own/labels.json"):
         Dataset.from_coco_folder(str(tmp_path / "own"), cache_dir=str(tmp_path))
@@ -141,8 +141,8 @@ def test_split(annotated, tmp_path, fraction):
     data = Dataset.from_coco_folder(str(annotated), cache_dir=str(tmp_path))
     first, rest = data.split(fraction)
     assert first.size == int(10 * fraction)
-    names = [one.filename for part in (first, rest) for one in examples(part)]
-    assert names == [one.filename for one in examples(data)]
+    names = [example.filename for part in (first, rest) for example in examples(part)]
+    assert names == [example.filename for example in examples(data)]
     inner, _ = rest.split(0.5)
     assert inner.size == rest.size // 2
 
@@ -156,8 +156,8 @@ def test_a_split_with_an_empty_part(annotated, tmp_path, fraction):
 
 @pytest.mark.parametrize("ending", ["meta_data", "metadata"])
 def test_caches_of_the_originals(annotated, tmp_path, ending):
-    own = voc(annotated, tmp_path, num_shards=1)
-    (shard,) = own.records.label_map.parent.glob("*.tfrecord")
+    made = voc(annotated, tmp_path, num_shards=1)
+    (shard,) = made.records.label_map.parent.glob("*.tfrecord")
     shutil.copy(shard, tmp_path / "abc-00000-of-00001.tfrecord")
     (tmp_path / f"abc_{ending}.yaml").write_text(
         "label_map:\n  0: background\n  1: small\n  2: large\nsize: 10\n"

@@ -28,8 +28,8 @@ def spec_in(folder, **arguments):
 def test_the_experiment_of_a_specification(data, tmp_path, small_networks):
     spec = spec_in(tmp_path, moving_average_decay=0.9)
     spec.config.lr_warmup_epoch = 2
-    found = spec.experiment(data.records, data.records, epochs=3, batch_size=4)
-    train = found.train
+    experiment = spec.experiment(data.records, data.records, epochs=3, batch_size=4)
+    train = experiment.train
     # Two whole batches of ten images.
     assert (train.steps, train.batch_size, train.checkpoint_every) == (6, 4, 2)
     assert train.evaluate_every == 5 * 2
@@ -38,9 +38,9 @@ def test_the_experiment_of_a_specification(data, tmp_path, small_networks):
     assert schedule.warmup_learning_rate == pytest.approx(0.008 * 4 / 64)
     assert (schedule.warmup_steps, schedule.total_steps) == (4, 6)
     assert (train.ema_decay, train.precision, train.freeze) == (0.9, "float32", ())
-    assert found.model.num_classes == 2
-    assert found.data.evaluation.annotations == ""
-    assert [one.kind for one in train.augmentations] == [
+    assert experiment.model.num_classes == 2
+    assert experiment.data.evaluation.annotations == ""
+    assert [augmentation.kind for augmentation in train.augmentations] == [
         "random_horizontal_flip",
         "random_scale_crop_and_pad_to_square",
     ]
@@ -49,9 +49,9 @@ def test_the_experiment_of_a_specification(data, tmp_path, small_networks):
 def test_only_what_is_not_random_is_frozen(data, tmp_path, small_networks, capsys):
     spec = spec_in(tmp_path)
     spec.uri = "efficientnet_lite0"
-    found = spec.experiment(data.records, None, 1, 4)
-    assert found.train.freeze == ("^backbone",)
-    assert found.train.fine_tune.checkpoint == "efficientnet_lite0"
+    experiment = spec.experiment(data.records, None, 1, 4)
+    assert experiment.train.freeze == ("^backbone",)
+    assert experiment.train.fine_tune.checkpoint == "efficientnet_lite0"
     assert "does not freeze neck: its initial weights are random" in capsys.readouterr().err
     spec.config.var_freeze_expr = None
     assert spec.experiment(data.records, None, 1, 4).train.freeze == ()
@@ -146,9 +146,9 @@ def test_a_stopped_run_is_no_detector(data, tmp_path, monkeypatch):
 
 def test_integers_are_measured_on_the_training_data(data, tmp_path):
     model = lite.ObjectDetector(spec_in(tmp_path), data.label_map, data)
-    found = model._quantization("default")
-    assert (found.quantize, found.input_type, found.steps) == ("int8", "image_tensor", 500)
-    assert found.calibration == data.records
+    export = model._quantization("default")
+    assert (export.quantize, export.input_type, export.steps) == ("int8", "image_tensor", 500)
+    assert export.calibration == data.records
     assert model._quantization(None).input_type == "raw_image_tensor"
     kinds = [
         model._quantization(config)[:2]
@@ -168,30 +168,32 @@ def images(annotated, tmp_path):
 
 
 def options(folder, model="MOBILENET_V2", **hparams):
-    own = mobile.HParams(export_dir=str(folder), **({"batch_size": 4, "epochs": 1} | hparams))
-    return mobile.ObjectDetectorOptions(mobile.SupportedModels[model], hparams=own)
+    hyperparameters = mobile.HParams(
+        export_dir=str(folder), **({"batch_size": 4, "epochs": 1} | hparams)
+    )
+    return mobile.ObjectDetectorOptions(mobile.SupportedModels[model], hparams=hyperparameters)
 
 
 def detector(images, chosen):
     spec = mobile.SupportedModels.get(chosen.supported_model)
-    own = mobile.ModelOptions(l2_weight_decay=1e-4)
-    return mobile.ObjectDetector(spec, images.label_names, chosen.hparams, own)
+    options = mobile.ModelOptions(l2_weight_decay=1e-4)
+    return mobile.ObjectDetector(spec, images.label_names, chosen.hparams, options)
 
 
 def test_the_experiment_of_hyperparameters(images, tmp_path):
     chosen = options(
         tmp_path, "MOBILENET_V2_I320", epochs=10, cosine_decay_epochs=20, cosine_decay_alpha=0.1
     )
-    found = detector(images, chosen)._experiment(images, images)
-    schedule = found.train.optimizer.schedule
-    assert (found.train.steps, schedule.total_steps, schedule.warmup_steps) == (20, 40, 2)
+    experiment = detector(images, chosen)._experiment(images, images)
+    schedule = experiment.train.optimizer.schedule
+    assert (experiment.train.steps, schedule.total_steps, schedule.warmup_steps) == (20, 40, 2)
     assert schedule.learning_rate == pytest.approx(0.3 * 4 / 256)
     assert schedule.final_learning_rate == pytest.approx(0.03 * 4 / 256)
-    assert found.model.resizer.input_size == (320, 320)
-    assert (found.model.neck.max_level, found.model.anchors.max_level) == (6, 6)
-    assert found.model.backbone.conv.regularizer.weight == 1e-4
-    assert not found.data.train.shuffle
-    assert list(found.model.normalization.mean) == [127.5] * 3
+    assert experiment.model.resizer.input_size == (320, 320)
+    assert (experiment.model.neck.max_level, experiment.model.anchors.max_level) == (6, 6)
+    assert experiment.model.backbone.conv.regularizer.weight == 1e-4
+    assert not experiment.data.train.shuffle
+    assert list(experiment.model.normalization.mean) == [127.5] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names, arguments and defaults are those of the originals.
+"""The originals have the same names, arguments and defaults.
 
 `packages/legacy/tools/model_maker.py` makes the golden.
 """
@@ -80,19 +80,19 @@ def value(text):
 @pytest.mark.parametrize(("package", "name", "ours"), FUNCTIONS)
 def test_arguments_and_defaults(package, name, ours):
     empty = inspect.Parameter.empty
-    found = {
-        one.name: one.default
-        for one in inspect.signature(ours).parameters.values()
-        if one.name != "self" and one.kind is not inspect.Parameter.VAR_KEYWORD
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(ours).parameters.values()
+        if parameter.name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
     wanted = {
-        one: empty if default is None else value(default)
-        for one, default in GOLDEN[package][name].items()
+        parameter: empty if default is None else value(default)
+        for parameter, default in GOLDEN[package][name].items()
     }
-    for one in wanted:
-        wanted[one] = DIFFERENT.get((package, name, one), wanted[one])
-    assert list(found) == list(wanted)
-    assert found == wanted
+    for parameter in wanted:
+        wanted[parameter] = DIFFERENT.get((package, name, parameter), wanted[parameter])
+    assert list(defaults) == list(wanted)
+    assert defaults == wanted
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,20 @@ def test_hyperparameters(ours):
         # A folder is made for each set of hyperparameters, not one for all.
         assert base.pop("export_dir") == "tempfile.mkdtemp()"
         wanted = base | wanted
-    own = {one.name: one.default for one in dataclasses.fields(ours) if one.name != "export_dir"}
-    assert own == {name: value(text) for name, text in wanted.items()}
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(ours)
+        if field.name != "export_dir"
+    }
+    assert defaults == {name: value(text) for name, text in wanted.items()}
 
 
 def test_options_and_models():
     golden = GOLDEN["mediapipe_model_maker"]
     options = dataclasses.fields(MEDIAPIPE.ObjectDetectorOptions)
-    assert [one.name for one in options] == list(golden["ObjectDetectorOptions"])
-    assert [one.name for one in MEDIAPIPE.SupportedModels] == list(golden["SupportedModels"])
-    formats = {one.name: one.value for one in config.ExportFormat}
+    assert [field.name for field in options] == list(golden["ObjectDetectorOptions"])
+    assert [member.name for member in MEDIAPIPE.SupportedModels] == list(golden["SupportedModels"])
+    formats = {member.name: member.value for member in config.ExportFormat}
     assert formats == {
         name: value(text) for name, text in GOLDEN["tflite_model_maker"]["ExportFormat"].items()
     }
@@ -123,7 +127,7 @@ def test_options_and_models():
 
 def test_every_hyperparameter_has_its_default():
     """`hparams_config.py`, with what EfficientDetModelSpec and the Lite models set."""
-    own = model_spec.get("efficientdet_lite0").config.as_dict()
+    defaults = model_spec.get("efficientdet_lite0").config.as_dict()
     wanted = {name: value(text) for name, text in GOLDEN["tflite_model_maker"]["hparams"].items()}
     wanted |= {
         "anchor_scale": 3.0,
@@ -146,7 +150,7 @@ def test_every_hyperparameter_has_its_default():
         "batch_size",
         "model_dir",
     }
-    assert {name: own[name] for name in own if name not in of_spec} == wanted
+    assert {name: defaults[name] for name in defaults if name not in of_spec} == wanted
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -165,11 +169,11 @@ def test_changes_of_the_configuration():
     )
     spec.config.alpha = 0.5
     spec.config.nms_configs.iou_thresh = None
-    found = config.changes_of(spec.config, spec.recipe)
-    assert found["data.train.max_boxes"] == 300
-    assert found["model.anchors.aspect_ratios"] == [1.0, 3.0]
-    assert found["model.loss.classification.alpha"] == 0.5
-    assert not any("gamma" in one for one in found)
+    changes = config.changes_of(spec.config, spec.recipe)
+    assert changes["data.train.max_boxes"] == 300
+    assert changes["model.anchors.aspect_ratios"] == [1.0, 3.0]
+    assert changes["model.loss.classification.alpha"] == 0.5
+    assert not any("gamma" in path for path in changes)
 
 
 @pytest.mark.parametrize(

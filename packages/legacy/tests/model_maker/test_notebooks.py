@@ -1,4 +1,4 @@
-"""Both notebooks run, and their files run in LiteRT and in MediaPipe's ObjectDetector."""
+"""Notebooks run, and their files run in LiteRT and in MediaPipe's ObjectDetector."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
 COCO = ("AP", "AP50", "AP75", "APs", "APm", "APl", "ARmax1", "ARmax10", "ARmax100", "ARs")
 COCO += ("ARm", "ARl")
-# Its own environment, where mediapipe is not installed in this one.
+# Python of another environment, where mediapipe is not installed beside stillbox.
 MEDIAPIPE_PYTHON = os.environ.get("MEDIAPIPE_PYTHON", "")
 SCRIPT = """
 import sys
@@ -134,8 +134,8 @@ def test_tflite_notebook(photographs, folder, short_runs):
 @pytest.mark.slow
 @pytest.mark.proof
 def test_mediapipe_notebook(photographs, folder, short_runs):
-    own = mediapipe_notebook(photographs, 256)
+    made = mediapipe_notebook(photographs, 256)
     if not MEDIAPIPE_PYTHON:
         pytest.importorskip("mediapipe", reason="mediapipe is part of the extra proof")
     image = sorted((photographs / "images").iterdir())[4]
-    check_mediapipe(image, *sorted(own.glob("*.tflite")))
+    check_mediapipe(image, *sorted(made.glob("*.tflite")))

@@ -69,7 +69,7 @@ def interpreted(path):
     pixels = cv2.resize(image, given["shape"][1:3][::-1])[None].astype(given["dtype"])
     interpreter.set_tensor(given["index"], pixels)
     interpreter.invoke()
-    return [interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()]
+    return [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
 
 
 def configured(

@@ -41,23 +41,23 @@ IMPORTED = {
 
 @pytest.mark.parametrize("module", IMPORTED)
 def test_what_notebooks_import_is_there(imported, module):
-    found = importlib.import_module(f"object_detection.{module}")
-    assert all(hasattr(found, name) for name in IMPORTED[module].split())
+    loaded = importlib.import_module(f"object_detection.{module}")
+    assert all(hasattr(loaded, name) for name in IMPORTED[module].split())
 
 
 def test_scripts_in_the_folder_of_the_api_import_utils(research, monkeypatch):
     """EdjeElectronics' `Object_detection_image.py` runs in `object_detection`."""
     monkeypatch.syspath_prepend(str(research / "object_detection"))
-    own = importlib.import_module("utils.label_map_util")
-    assert own.load_labelmap is label_map_util.load_labelmap
+    imported = importlib.import_module("utils.label_map_util")
+    assert imported.load_labelmap is label_map_util.load_labelmap
 
 
 @pytest.mark.parametrize("module", REPLACEMENTS)
 def test_a_module_that_is_not_there_names_the_line_to_write(imported, module):
-    found = importlib.import_module(f"object_detection.{module}")
-    assert not hasattr(found, "__path__")
+    loaded = importlib.import_module(f"object_detection.{module}")
+    assert not hasattr(loaded, "__path__")
     with pytest.raises(UserError, match=r"needs the model of TensorFlow(.|\n)*fix: \w+"):
-        _ = found.anything
+        _ = loaded.anything
 
 
 # Boxes of 4 and 2 square units; the second pair shares 1, the third nothing.
@@ -117,12 +117,12 @@ def test_a_notebook_scores_its_boxes(imported):
                 result.detection_classes: np.array([class_id]),
             },
         )
-    found = evaluator.evaluate()
-    assert found["DetectionBoxes_Precision/mAP"] == pytest.approx(0.5)
-    assert found["DetectionBoxes_Recall/AR@100 (large)"] == pytest.approx(0.5)
-    assert found["DetectionBoxes_Precision/mAP (small)"] == -1
-    assert found["DetectionBoxes_PerformanceByCategory/mAP/cat"] == pytest.approx(1)
-    assert found["DetectionBoxes_PerformanceByCategory/mAP/dog"] == 0
+    metrics = evaluator.evaluate()
+    assert metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(0.5)
+    assert metrics["DetectionBoxes_Recall/AR@100 (large)"] == pytest.approx(0.5)
+    assert metrics["DetectionBoxes_Precision/mAP (small)"] == -1
+    assert metrics["DetectionBoxes_PerformanceByCategory/mAP/cat"] == pytest.approx(1)
+    assert metrics["DetectionBoxes_PerformanceByCategory/mAP/dog"] == 0
     with pytest.raises(ValueError, match="image3"):
         evaluator.add_single_detected_image_info("image3", {})
 

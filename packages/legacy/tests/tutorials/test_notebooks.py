@@ -68,13 +68,13 @@ def test_numbers_are_the_original_s_where_they_are_known():
     assert fields["super_categories"].number >= 1000
 
 
-def same(one, other):
+def same(left, other):
     """Whether plain values are equal, numbers as float32 are: messages hold no others."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return np.float32(one) == np.float32(other) if isinstance(one, float) else one == other
+    if isinstance(left, dict):
+        return left.keys() == other.keys() and all(same(left[key], other[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(other) and all(map(same, left, other))
+    return np.float32(left) == np.float32(other) if isinstance(left, float) else left == other
 
 
 @needs_shared
@@ -163,7 +163,7 @@ def test_label_maps(tmp_path):
 def test_boxes_are_drawn_where_they_are_and_only_sure_ones():
     image = np.zeros((100, 200, 3), np.uint8)
     boxes = np.array([[0.5, 0.25, 0.9, 0.75], [0.0, 0.0, 0.3, 0.1]])
-    found = viz.visualize_boxes_and_labels_on_image_array(
+    drawn = viz.visualize_boxes_and_labels_on_image_array(
         image,
         boxes,
         np.array([1, 1]),
@@ -172,7 +172,7 @@ def test_boxes_are_drawn_where_they_are_and_only_sure_ones():
         use_normalized_coordinates=True,
         line_thickness=2,
     )
-    assert found is image
+    assert drawn is image
     color = image[70, 50]
     assert color.any()
     assert (image[50, 149] == color).all()

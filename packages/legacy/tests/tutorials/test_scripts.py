@@ -162,14 +162,14 @@ def test_tables_and_records_of_the_three_forms(research, python, labelled):
     # The same bytes, in the same order.
     assert Path("train.tfrecord").read_bytes() == Path("xml.record").read_bytes()
     assert len(third) == 8
-    assert [list(one["image/object/class/text"]) for one in second] == [
-        list(one["image/object/class/text"]) for one in first
+    assert [list(record["image/object/class/text"]) for record in second] == [
+        list(record["image/object/class/text"]) for record in first
     ]
-    assert not any("image/object/class/label" in one for one in second)
-    one = next(one for one in first if len(one["image/object/class/text"]) == 2)
-    assert list(one["image/object/class/text"]) == [b"cat", b"dog"]
-    assert list(one["image/object/class/label"]) == [2, 1]
-    np.testing.assert_allclose(one["image/object/bbox/xmin"], [8 / 96, 50 / 96], rtol=1e-6)
+    assert not any("image/object/class/label" in record for record in second)
+    fuller = next(record for record in first if len(record["image/object/class/text"]) == 2)
+    assert list(fuller["image/object/class/text"]) == [b"cat", b"dog"]
+    assert list(fuller["image/object/class/label"]) == [2, 1]
+    np.testing.assert_allclose(fuller["image/object/bbox/xmin"], [8 / 96, 50 / 96], rtol=1e-6)
 
 
 @pytest.mark.parametrize("order", [("cat", "dog"), ("dog", "cat")])
@@ -182,8 +182,8 @@ def test_records_without_a_label_map_agree_with_every_order_of_it(
         "--output_path=train.record"
     )
     source = ExampleSource(["train.record"], LabelMap.from_names(order))
-    found = {i for n in range(len(source)) for i in source.example(n).class_ids.tolist()}
-    assert found == {1, 2}
+    class_ids = {i for n in range(len(source)) for i in source.example(n).class_ids.tolist()}
+    assert class_ids == {1, 2}
     assert not list(source.problems)
 
 
@@ -247,12 +247,16 @@ def test_pascal_with_and_without_difficult_objects(research, python, tmp_path, m
         "--data_dir=VOCdevkit --year=VOC2012 --set=train --output_path=pascal_train.record"
     )
     python(line)
-    assert [len(one["image/object/class/label"]) for one in records("pascal_train.record")] == [
+    assert [
+        len(record["image/object/class/label"]) for record in records("pascal_train.record")
+    ] == [
         2,
         2,
     ]
     python(f"{line} --ignore_difficult_instances")
-    assert [len(one["image/object/class/label"]) for one in records("pascal_train.record")] == [
+    assert [
+        len(record["image/object/class/label"]) for record in records("pascal_train.record")
+    ] == [
         2,
         1,
     ]
@@ -281,11 +285,13 @@ def test_pets_are_divided_as_by_the_original(research, python, tmp_path, monkeyp
     random.seed(42)
     random.shuffle(stems)
     wanted = {s for s in stems[:14] if s != "Abyssinian_1"}
-    found = [
-        one for shard in sorted(tmp_path.glob("pet_faces_train.record-*")) for one in records(shard)
+    pets = [
+        record
+        for shard in sorted(tmp_path.glob("pet_faces_train.record-*"))
+        for record in records(shard)
     ]
-    assert {one["image/filename"][0].decode()[:-4] for one in found} == wanted
-    pyrenees = next(one for one in found if b"great" in one["image/filename"][0])
+    assert {record["image/filename"][0].decode()[:-4] for record in pets} == wanted
+    pyrenees = next(record for record in pets if b"great" in record["image/filename"][0])
     assert list(pyrenees["image/object/class/text"]) == [b"great_pyrenees"]
     assert list(pyrenees["image/object/class/label"]) == [16]
 

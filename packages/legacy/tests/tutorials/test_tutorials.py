@@ -114,8 +114,8 @@ def test_nicknochnack(here, research, python, imported):
         assert Path(models, "export", file).is_file()
     again = model_builder.build(model_config=configs["model"], is_training=False)
     again.restore(f"{models}/export/checkpoint/ckpt-0")
-    found = again.postprocess(again.predict(tensor, shapes), shapes)
-    np.testing.assert_array_equal(found["detection_scores"], detections["detection_scores"])
+    repeated = again.postprocess(again.predict(tensor, shapes), shapes)
+    np.testing.assert_array_equal(repeated["detection_scores"], detections["detection_scores"])
     pytest.importorskip("litert_converter")
     python(
         f"python {api}/export_tflite_graph_tf2.py --pipeline_config_path={path} "
@@ -263,8 +263,8 @@ def test_roboflow(here, research, python, imported):
     detection_model.restore(str(last).replace(".index", "")).expect_partial()
     image = cv2.imread(str(next((here / "valid").glob("*.jpg"))))
     tensor, shapes = detection_model.preprocess(image[None].astype(np.float32))
-    found = detection_model.postprocess(detection_model.predict(tensor, shapes), shapes)
-    assert set(found) == set(LAST)
+    detections = detection_model.postprocess(detection_model.predict(tensor, shapes), shapes)
+    assert set(detections) == set(LAST)
 
 
 @pytest.mark.slow
@@ -326,7 +326,7 @@ def test_gilbert_tanner(here, research, python, trainer):
 
 @pytest.mark.slow
 def test_pets(here, research, python):
-    """`running_pets.md`, of which the names of the photographs are changed to those of breeds."""
+    """Runs `running_pets.md` with photographs that are named after breeds."""
     photographs(here / "annotations/xmls")
     (here / "images").mkdir()
     stems = []

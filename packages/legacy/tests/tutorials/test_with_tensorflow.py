@@ -36,12 +36,14 @@ def image():
 
 
 def labelled_archive(folder, name, *, tf2):
-    """An archive, whose config names a label map."""
+    """Returns an archive with a config that names a label map."""
     archive(folder, name, tf2=tf2)
     config, labels = folder / "pipeline.config", folder / "label_map.pbtxt"
     text = config.read_text()
     count = int(re.search(r"num_classes: (\d+)", text)[1])
-    items = (f'item {{ id: {one} name: "class {one}" }}\n' for one in range(1, count + 1))
+    items = (
+        f'item {{ id: {class_id} name: "class {class_id}" }}\n' for class_id in range(1, count + 1)
+    )
     labels.write_text("".join(items))
     config.write_text(re.sub('label_map_path: ".*?"', f'label_map_path: "{labels}"', text))
 
@@ -98,7 +100,7 @@ def test_a_saved_model_is_called_as_by_the_notebooks(zoo, research, python, impo
     model = tf.saved_model.load("exported/saved_model")
     model_fn = model.signatures["serving_default"]
     # The others are the variables.
-    given = [one.dtype for one in model_fn.inputs if one.dtype != tf.resource]
+    given = [tensor.dtype for tensor in model_fn.inputs if tensor.dtype != tf.resource]
     assert given == [tf.uint8]
     assert model_fn.output_dtypes["detection_boxes"] == tf.float32
     assert model_fn.output_shapes["detection_scores"].as_list()[1] == 10
@@ -142,14 +144,14 @@ def test_a_frozen_graph_is_opened_and_run(here, research, python, image):
             if f"{key}:0" in all_tensor_names:
                 tensor_dict[key] = detection_graph.get_tensor_by_name(f"{key}:0")
         image_tensor = detection_graph.get_tensor_by_name("image_tensor:0")
-        found = sess.run(tensor_dict, feed_dict={image_tensor: np.expand_dims(image, axis=0)})
-    assert set(found) == set(tensor_dict)
-    assert "detection_masks" not in found
+        outputs = sess.run(tensor_dict, feed_dict={image_tensor: np.expand_dims(image, axis=0)})
+    assert set(outputs) == set(tensor_dict)
+    assert "detection_masks" not in outputs
     # The SavedModel beside it is the same network.
     saved = tf.saved_model.load("inference_graph/saved_model").signatures["serving_default"]
     expected = saved(inputs=tf.convert_to_tensor(image[None]))
-    assert found["num_detections"][0] > 0
-    for name, values in found.items():
+    assert outputs["num_detections"][0] > 0
+    for name, values in outputs.items():
         np.testing.assert_allclose(values, expected[name], atol=1e-5, err_msg=name)
 
 
@@ -193,8 +195,8 @@ def test_tensorflow_converts_what_the_folder_exports(zoo, research, python, imag
     assert 0 < scores[0] <= 1
     # The file that stillbox converted itself finds the same.
     own_file = detected(Path("tflite/model.tflite").read_bytes(), image)
-    for own, theirs in zip(own_file, floats, strict=True):
-        np.testing.assert_allclose(own, theirs, atol=1e-4)
+    for ours, theirs in zip(own_file, floats, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     smaller = detected(converter.convert(), image)
     np.testing.assert_allclose(smaller[2], scores, atol=0.05)
@@ -210,10 +212,10 @@ def test_masks_are_reframed_as_by_crop_and_resize(imported, method):
     low, size = boxes[:, None, :2], boxes[:, None, 2:] - boxes[:, None, :2]
     reverse = ((np.array([[0.0, 0.0], [1.0, 1.0]]) - low) / size).reshape(3, 4)
     expected = tf.image.crop_and_resize(masks[..., None], reverse, range(3), [9, 7], method=method)
-    found = utils_ops.reframe_box_masks_to_image_masks(
+    reframed = utils_ops.reframe_box_masks_to_image_masks(
         tf.convert_to_tensor(masks), boxes, 9, 7, resize_method=method
     )
-    np.testing.assert_allclose(found, expected[..., 0], atol=1e-5)
+    np.testing.assert_allclose(reframed, expected[..., 0], atol=1e-5)
 
 
 def test_records_of_a_notebook_of_its_own(imported, labelled):
@@ -233,7 +235,7 @@ def test_records_of_a_notebook_of_its_own(imported, labelled):
     )
     with tf.io.TFRecordWriter("own.record") as writer:
         writer.write(tf_example.SerializeToString())
-    found = parse_features(RecordFile("own.record").read(0))
-    assert list(found["image/object/class/text"]) == [b"cat"]
-    assert list(found["image/object/class/label"]) == [1]
-    assert list(found["image/encoded"]) == [content]
+    features = parse_features(RecordFile("own.record").read(0))
+    assert list(features["image/object/class/text"]) == [b"cat"]
+    assert list(features["image/object/class/label"]) == [1]
+    assert list(features["image/encoded"]) == [content]

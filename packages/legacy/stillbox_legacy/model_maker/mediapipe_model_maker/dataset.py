@@ -67,8 +67,8 @@ class Dataset:
         def read(log: ConversionLog) -> tuple[list[AnnotatedImage], LabelMap]:
             return read_voc(annotations, images, log)
 
-        found = list(annotations.glob("*.xml"))
-        return cls._cached(cache_dir, [*found, *images.iterdir()], read, len(found), max_num_images)
+        files = list(annotations.glob("*.xml"))
+        return cls._cached(cache_dir, [*files, *images.iterdir()], read, len(files), max_num_images)
 
     @classmethod
     def _cached(

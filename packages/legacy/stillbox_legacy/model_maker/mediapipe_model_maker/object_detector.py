@@ -75,7 +75,7 @@ class SupportedModels(enum.Enum):
             UserError: it is none of these.
         """
         if not isinstance(spec, cls):
-            fix = "use one of " + ", ".join(f"SupportedModels.{one.name}" for one in cls)
+            fix = "use one of " + ", ".join(f"SupportedModels.{member.name}" for member in cls)
             raise UserError(f"{spec!r} is no model", where="supported_model", fix=fix)
         return spec.value
 
@@ -88,7 +88,7 @@ class HParams:
     """
 
     learning_rate: float = 0.3
-    """Rate for 256 images; that of a step follows the batch."""
+    """Rate for 256 images; the rate of a step follows the size of the batch."""
     batch_size: int = 8
     epochs: int = 30
     steps_per_epoch: int | None = None
@@ -273,11 +273,12 @@ class ObjectDetector:
     ) -> tuple[list[float], dict[str, float]]:
         """Returns the losses and COCO's numbers.
 
-        The losses are the whole, that of classes, that of boxes before its weight, and the whole
-        without penalties: means over the batches. The numbers of a class have its id in their name.
+        The losses are the whole, the loss of classes, the loss of boxes before its weight, and the
+        whole without penalties: means over the batches. The numbers of a class have its id in their
+        name.
 
         Raises:
-            UserError: the classes of the data are not those of the detector.
+            UserError: the data and the detector have different classes.
         """
         directory = self._run()
         size = {"evaluation.batch_size": min(batch_size, dataset.size)}

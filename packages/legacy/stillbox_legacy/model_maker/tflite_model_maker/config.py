@@ -1,7 +1,7 @@
 """`tflite_model_maker.config`: formats and quantisation of exports, and the values of a model.
 
-The values are those of `efficientdet/hparams_config.py`, which the original's specifications hold
-and which a notebook changes (`spec.config.max_instances_per_image = 300`).
+The values come from `efficientdet/hparams_config.py`. The original's specifications hold them, and
+a notebook changes them (`spec.config.max_instances_per_image = 300`).
 """
 
 import ast
@@ -73,9 +73,9 @@ class Config:
     def update(self, config_dict: Mapping[Any, Any]) -> None:
         """Changes values and adds names; a dictionary changes what it names."""
         for name, value in config_dict.items():
-            own = self.__dict__.get(name)
-            if isinstance(own, Config) and isinstance(value, Mapping):
-                own.update(value)
+            old = self.__dict__.get(name)
+            if isinstance(old, Config) and isinstance(value, Mapping):
+                old.update(value)
             else:
                 # Ids of classes are names too.
                 self.__dict__[name] = (
@@ -112,9 +112,9 @@ def _parse(source: object) -> Mapping[str, Any]:
     text = str(source)
     if "=" not in text and text.endswith((".yaml", ".yml")):
         fix = "give a file of names and values"
-        found = compose(read_text_file(Path(text), fix=fix), text).plain()
-        if isinstance(found, dict):
-            return found
+        document = compose(read_text_file(Path(text), fix=fix), text).plain()
+        if isinstance(document, dict):
+            return document
     elif "=" in text:
         changes: dict[str, Any] = {}
         for pair in filter(None, text.split(",")):
@@ -271,7 +271,7 @@ def changes_of(config: Config, experiment: Experiment) -> Changes:
     Raises:
         UserError: a changed value has no counterpart.
     """
-    found = {**_simple(config, experiment), **_image(config), **_switches(config)}
+    changes = {**_simple(config, experiment), **_image(config), **_switches(config)}
     for name, (default, reason) in _NO_EFFECT.items():
         if config.get(name) != default:
             say_aside(f"{name}={config.get(name)!r} has no effect: {reason}")
@@ -288,19 +288,19 @@ def changes_of(config: Config, experiment: Experiment) -> Changes:
         if name not in known:
             fix = nearest(name, known)
             raise UserError(f"there is no {name!r}", where="model_spec.config", fix=fix)
-    return found
+    return changes
 
 
 def _simple(config: Config, experiment: Experiment) -> Changes:
-    found = dict[str, object]()
+    changes = dict[str, object]()
     for name, paths in _FIELDS.items():
         value = config.get(name)
         plain = list(value) if isinstance(value, list | tuple) else value
         for path in paths:
-            own = attrgetter(path)(experiment)
-            if plain != (list(own) if isinstance(own, tuple) else own):
-                found[path] = YamlText(plain) if isinstance(plain, str) else plain
-    return found
+            current = attrgetter(path)(experiment)
+            if plain != (list(current) if isinstance(current, tuple) else current):
+                changes[path] = YamlText(plain) if isinstance(plain, str) else plain
+    return changes
 
 
 def _image(config: Config) -> Changes:

@@ -50,8 +50,8 @@ def _label_map(labels: Labels) -> LabelMap:
     except (AssertionError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        what = "the file has no ids and names"
-        raise UserError(what, where=labels, fix="write id: name in lines") from error
+        sentence = "the file has no ids and names"
+        raise UserError(sentence, where=labels, fix="write id: name in lines") from error
 
 
 class DataLoader:
@@ -62,8 +62,8 @@ class DataLoader:
         size: number of images.
         label_map: names of the classes by id from 1, or in a list; `coco`, `voc`, `waymo`, or a
             YAML file.
-        annotations_json_file: COCO JSON with the ground truth of an evaluation; None: that of the
-            records.
+        annotations_json_file: COCO JSON with the ground truth of an evaluation; None: the
+            file of the records.
 
     Raises:
         UserError: there are no such files or classes.

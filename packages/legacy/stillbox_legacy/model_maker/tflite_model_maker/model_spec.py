@@ -175,16 +175,16 @@ class EfficientDetModelSpec:
         expression = self.config.get("var_freeze_expr")
         if not expression:
             return []
-        found = frozen_parts(str(expression), str(self.config.get("backbone_name")))
+        parts = frozen_parts(str(expression), str(self.config.get("backbone_name")))
         trained = {"detection": list(_VARIABLES)[:2], "classification": ["^backbone"]}
-        kept = [part for part in found if part in trained.get(scope, [])]
-        for part in sorted(set(found) - set(kept)):
+        kept = [part for part in parts if part in trained.get(scope, [])]
+        for part in sorted(set(parts) - set(kept)):
             say_aside(f"var_freeze_expr does not freeze {part[1:]}: its initial weights are random")
         return kept
 
 
 def frozen_parts(expression: str, backbone: str) -> list[str]:
-    """Returns patterns of the parameters whose names in the original an expression matches.
+    """Returns patterns of the parameters with names in the original that an expression matches.
 
     Raises:
         UserError: it is no regular expression, or matches some variables of a part alone.
@@ -192,13 +192,13 @@ def frozen_parts(expression: str, backbone: str) -> list[str]:
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        what = f"{expression!r} is no regular expression: {error}"
-        raise UserError(what, where="var_freeze_expr") from error
-    found = []
+        sentence = f"{expression!r} is no regular expression: {error}"
+        raise UserError(sentence, where="var_freeze_expr") from error
+    parts = []
     for part, names in _VARIABLES.items():
         matches = [bool(pattern.match(name.format(backbone))) for name in names]
         if all(matches):
-            found.append(part)
+            parts.append(part)
         elif any(matches):
             raise UserError(
                 f"{expression!r} freezes only some variables of {part[1:]}",
@@ -206,7 +206,7 @@ def frozen_parts(expression: str, backbone: str) -> list[str]:
                 fix="name whole parts: efficientnet, fpn_cells with resample_p6, class_net, "
                 "box_net",
             )
-    return found
+    return parts
 
 
 def _number(config: Config, name: str) -> float:
@@ -244,8 +244,8 @@ def get(spec_or_str: object, *args: object, **kwargs: object) -> EfficientDetMod
     if isinstance(spec_or_str, str):
         make = MODEL_SPECS.get(spec_or_str)
         if make is None:
-            what = f"there is no model {spec_or_str!r}; stillbox has the object detectors"
-            raise UserError(what, where="model_spec.get", fix=nearest(spec_or_str, MODEL_SPECS))
+            sentence = f"there is no model {spec_or_str!r}; stillbox has the object detectors"
+            raise UserError(sentence, where="model_spec.get", fix=nearest(spec_or_str, MODEL_SPECS))
     elif callable(spec_or_str):
         make = spec_or_str
     else:

@@ -67,10 +67,10 @@ class ObjectDetector:
             train_data: images to train on.
             model_spec: the specification or its name.
             validation_data: images that are scored on the way; None: nothing is scored.
-            epochs: passes over the images; None: those of the specification.
-            batch_size: images of a step; None: that of the specification.
-            train_whole_model: freeze nothing. Otherwise `var_freeze_expr` counts, for parts whose
-                initial weights are not random.
+            epochs: passes over the images; None: as in the specification.
+            batch_size: images of a step; None: as in the specification.
+            train_whole_model: freeze nothing. Otherwise `var_freeze_expr` counts, for parts with
+                initial weights that are not random.
             do_train: train; otherwise the detector has its initial weights.
 
         Raises:
@@ -132,7 +132,7 @@ class ObjectDetector:
         """Returns COCO's numbers, and the AP of each class as `AP_/NAME`.
 
         Raises:
-            UserError: the classes of the data are not those of the detector.
+            UserError: the data and the detector have different classes.
         """
         size = batch_size or int(self.model_spec.config.batch_size)
         return self._scores(self._run(), data, {"evaluation.batch_size": min(size, len(data))})
@@ -184,12 +184,12 @@ class ObjectDetector:
             UserError: the format cannot be written, or the file differs from the checkpoint.
         """
         formats = export_format if isinstance(export_format, list | tuple) else [export_format]
-        wanted = [one or ExportFormat.TFLITE for one in formats]
-        for one in wanted:
-            if one not in self.ALLOWED_EXPORT_FORMAT:
+        wanted = [given or ExportFormat.TFLITE for given in formats]
+        for kind in wanted:
+            if kind not in self.ALLOWED_EXPORT_FORMAT:
                 allowed = ", ".join(known.name for known in self.ALLOWED_EXPORT_FORMAT)
-                what = f"an object detector is not exported as {one}"
-                raise UserError(what, where="export_format", fix=f"use {allowed}")
+                sentence = f"an object detector is not exported as {kind}"
+                raise UserError(sentence, where="export_format", fix=f"use {allowed}")
         config = kwargs.pop("quantization_config", "default")
         for name in ("with_metadata", "export_metadata_json_file"):
             if kwargs.pop(name, name == "with_metadata") != (name == "with_metadata"):
@@ -213,7 +213,7 @@ class ObjectDetector:
             detectors.export_saved_model(self._run(), folder / saved_model_filename)
         if ExportFormat.LABEL in wanted:
             names = self.model_spec.config.label_map.as_dict()
-            lines = (names.get(one, "???") for one in range(1, max(names) + 1))
+            lines = (names.get(class_id, "???") for class_id in range(1, max(names) + 1))
             write_whole(folder / label_filename, "".join(f"{line}\n" for line in lines).encode())
 
     def _quantization(self, config: object) -> Quantization:
