@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, batch_size: int | None) -> No
 
 
 def find_peers(arguments: argparse.Namespace) -> None:
-    """Makes the environments of peers whose Python is not given, if `--peers` asks for them."""
+    """Makes environments for peers without a given Python, if `--peers` asks for them."""
     for name, *requirements in (TORCH, KERAS):
         option = f"{name}_python"
         if arguments.peers and getattr(arguments, option, "") is None:
@@ -64,7 +64,7 @@ def find_peers(arguments: argparse.Namespace) -> None:
 
 
 def own_row(name: str, precision: str, step: TrainStep, flops: int | None = None) -> Row:
-    """Returns the row of a step of ours; without its FLOPs, those of its convolutions."""
+    """Returns the row of a step of ours; without `flops`, the FLOPs of its convolutions."""
     print(f"  {name} {precision}: {step.parameters:,} trained parameters")
     return Row(name, precision, flops or forward_flops(step.detector), step.run)
 

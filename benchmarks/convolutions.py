@@ -2,10 +2,10 @@
 
     python benchmarks/convolutions.py [--shapes 4x40x256 8x75x64] [--precisions float32]
 
-A shape is batch x side x channels, in and out alike. The FLOPs are those of the direct convolution
-for all algorithms. `direct` is XLA's convolution, and a product of patches for kernel gradients and
-for bfloat16's input gradients of up to 15 x 15; `tiles 2` and `tiles 4` are Winograd's algorithm.
-The peer is PyTorch, channels last, in an environment of its own in the cache folder.
+A shape is batch x side x channels, in and out alike. FLOPs are counted for the direct convolution,
+whatever the algorithm. `direct` is XLA's convolution, and a product of patches for kernel gradients
+and for bfloat16's input gradients of up to 15 x 15; `tiles 2` and `tiles 4` are Winograd's
+algorithm. The peer is PyTorch, channels last, in an environment of its own in the cache folder.
 """
 
 import argparse

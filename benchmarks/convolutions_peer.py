@@ -15,7 +15,7 @@ ROUNDS, SECONDS = 5, 0.3
 def main() -> None:
     """Prints the figures of forward, input gradient and kernel gradient, by precision."""
     batch, side, channels = np.load(sys.argv[1])["shape"].tolist()
-    found = {}
+    speeds = {}
     for precision in ("float32", "bfloat16"):
         maps, kernels = (batch, channels, side, side), (channels, channels, 3, 3)
         x, gradient, kernel = (
@@ -31,8 +31,8 @@ def main() -> None:
                     *arguments, wanted
                 )
             )
-        found[precision] = [flops / best_seconds(one) / 1e9 for one in passes]
-    print(json.dumps(found))
+        speeds[precision] = [flops / best_seconds(step) / 1e9 for step in passes]
+    print(json.dumps(speeds))
 
 
 def best_seconds(run: Callable[[], Any]) -> float:

@@ -33,12 +33,12 @@ def main() -> None:
     print("| maps | samples | boxes | computation | forward, ms, MB | gradient, ms, MB |")
     print("|---|---|---|---|---|---|")
     for where in SIDES:
-        for what, place in POINTS.items():
+        for name, place in POINTS.items():
             for count in options.boxes:
                 for compute in (gathered, multiplied):
                     crops = partial(_crops, compute, place)
                     times = _measure(crops, *_inputs(where, count, options.precision))
-                    print(f"| {where} | {what} | {count} | {compute.__name__} | {times} |")
+                    print(f"| {where} | {name} | {count} | {compute.__name__} | {times} |")
 
 
 def _crops(

@@ -2,7 +2,7 @@
 
     python benchmarks/dispatch.py [--steps 48] [--recipes RECIPE ...]
 
-Two tables. The first runs a tiny detector, whose step is next to nothing, one step a start and
+Two tables. The first runs a tiny detector with next to no work in a step, one step a start and
 several: several are one program that takes as many batches. Nobody looks at the metrics before the
 end, so that the device always has the next step in its queue. What a step then takes longer than
 its work is what the starts cost.
@@ -79,22 +79,22 @@ def _tiny(steps: int) -> Table:
 
 def _several(experiment: schema.Experiment, at_once: int) -> tuple[Callable[[], Any], float]:
     """Returns what starts several steps as one program, and the seconds of compiling it."""
-    one = TrainStep(experiment, _BATCH)
+    step = TrainStep(experiment, _BATCH)
     if at_once == 1:
-        return one.dispatch, one.compiling
+        return step.dispatch, step.compiling
 
     def steps(state: Any, batches: Any) -> Any:  # noqa: ANN401
         # XLA's CPU backend leaves convolutions in a loop to scalar code; this detector has none.
-        return jax.lax.scan(one.function, state, batches)
+        return jax.lax.scan(step.function, state, batches)
 
-    batches = jax.tree.map(lambda array: jnp.stack([array] * at_once), one.batch)
+    batches = jax.tree.map(lambda array: jnp.stack([array] * at_once), step.batch)
     began = time.perf_counter()
-    compiled = jax.jit(steps, donate_argnums=0).lower(one.state, batches).compile()
+    compiled = jax.jit(steps, donate_argnums=0).lower(step.state, batches).compile()
     compiling = time.perf_counter() - began
 
     def start() -> Any:  # noqa: ANN401
-        one.state, metrics = compiled(one.state, batches)
-        return one.state, metrics
+        step.state, metrics = compiled(step.state, batches)
+        return step.state, metrics
 
     return start, compiling
 

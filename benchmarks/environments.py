@@ -58,7 +58,7 @@ def _failure(folder: Path, python: Path, words: tuple[str, ...]) -> str | None:
         [str(python), "-m", "pip", "install", "--quiet", *words],
     ]
     if "torchvision" in words:
-        # Its operators load only beside the PyTorch that they are built for.
+        # The operators of torchvision load only beside the PyTorch that they are built for.
         commands.append([str(python), "-c", "import torchvision"])
     for command in commands:
         done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)

@@ -7,7 +7,7 @@
 
 It runs on the CPU, and both in turn, as `retinanet.py` does. Without `--recipe` ours is the nearest
 to torchvision's network: a pyramid of ResNet-50, RoIAlign, two fully connected layers of 1024.
-README.md says how they differ. FLOPs are those of convolutions and fully connected layers, a
+README.md says how they differ. FLOPs are counted in convolutions and fully connected layers, a
 multiply-add is two, and a train step counts as three forward passes.
 
 `--memory` says what the losses take, see `two_stage_memory.py`. The peer is no dependency of this
@@ -95,7 +95,7 @@ def main() -> None:
     if arguments.memory:
         show(measure_memory(first.model, arguments.batch_size))
         return
-    rows = [_own_row(arguments, p, one) for p, one in experiments.items()]
+    rows = [_own_row(arguments, p, experiment) for p, experiment in experiments.items()]
     products = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         inputs = Path(folder) / "inputs.npz"

@@ -10,7 +10,7 @@ takes longer than its budget is stopped, and what no longer fits into `--minutes
 named at the end: `--rows` takes names. Compiled programs are cached, so that a second run has time
 for more.
 
-FLOPs are those of the convolutions, a multiply-add is two, a step is three forward passes.
+FLOPs are counted in convolutions, a multiply-add is two, a step is three forward passes.
 
 `--torch-python` is a Python with torch and torchvision; without it, this one, if it has them.
 XLA reads XLA_FLAGS; the table says what they were.
@@ -57,8 +57,8 @@ def main() -> None:
             left_out.append(name)
             continue
         print(f"... {name}", flush=True)
-        found = _run(_command(name, arguments), min(spare, arguments.budget))
-        lines.append((name, found))
+        row = _run(_command(name, arguments), min(spare, arguments.budget))
+        lines.append((name, row))
     text = _report(lines, left_out)
     print(text)
     if arguments.output:
@@ -118,47 +118,47 @@ def _run(command: list[str], seconds: float) -> dict[str, Any]:
 
 def _report(lines: list[tuple[str, dict[str, Any]]], left_out: list[str]) -> str:
     rows = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    rows += [_line(name, found) for name, found in lines]
-    versions = {key: v for _, found in lines for key, v in found.get("versions", {}).items()}
+    rows += [_line(name, row) for name, row in lines]
+    versions = {key: v for _, row in lines for key, v in row.get("versions", {}).items()}
     head = f"{_machine()}, {datetime.date.today()}, {_versions(versions)}"
     flags = os.environ.get("XLA_FLAGS", "")
     notes = [f"XLA_FLAGS: `{flags}`"] if flags else []
-    notes += [f"{name}: {found['failed']}" for name, found in lines if "failed" in found]
+    notes += [f"{name}: {row['failed']}" for name, row in lines if "failed" in row]
     if left_out:
         notes.append("no time left for: " + ", ".join(left_out))
     return "\n".join([head, "", *rows, "", *notes]) + "\n"
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
+def _line(name: str, measured: dict[str, Any]) -> str:
     ours = name not in _PEERS
     row = ROWS[name] if ours else ROWS[_PEERS[name]]
     source = "records" if row.real else "on the device"
-    if "failed" in found:
+    if "failed" in measured:
         cells = [name, source, row.precision, *["failed"], *[""] * (len(_COLUMNS) - 4)]
         return f"| {' | '.join(cells)} |"
     cells = [
         name,
         source,
         row.precision,
-        str(found["batch"]),
-        f"{found['images_per_second']:,.1f}",
-        _goal(row, found) if ours else "",
-        f"{found['ms']:,.1f}",
-        _number(found, "flops_per_second", 1e-12, ".1f"),
-        _number(found, "memory", 2**-30, ".1f"),
-        _number(found, "compiling", 1, ".0f"),
+        str(measured["batch"]),
+        f"{measured['images_per_second']:,.1f}",
+        _goal(row, measured) if ours else "",
+        f"{measured['ms']:,.1f}",
+        _number(measured, "flops_per_second", 1e-12, ".1f"),
+        _number(measured, "memory", 2**-30, ".1f"),
+        _number(measured, "compiling", 1, ".0f"),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _goal(row: Row, found: dict[str, Any]) -> str:
+def _goal(row: Row, measured: dict[str, Any]) -> str:
     if not row.goal:
         return ""
-    return f"{row.goal:,.0f} {'met' if found['images_per_second'] >= row.goal else 'missed'}"
+    return f"{row.goal:,.0f} {'met' if measured['images_per_second'] >= row.goal else 'missed'}"
 
 
-def _number(found: dict[str, Any], key: str, factor: float, form: str) -> str:
-    return format(found[key] * factor, form) if found.get(key) else ""
+def _number(measured: dict[str, Any], key: str, factor: float, form: str) -> str:
+    return format(measured[key] * factor, form) if measured.get(key) else ""
 
 
 def _machine() -> str:
@@ -172,13 +172,13 @@ def _machine() -> str:
 def _versions(others: dict[str, str]) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "flax"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return ", ".join(f"{name} {number}" for name, number in (found | others).items())
+    return ", ".join(f"{name} {number}" for name, number in (versions | others).items())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_floor.py [--target h200] [--rows ROW ...]
 
-Needs the extra `cuda`. Nothing is measured: arithmetic is that of convolutions at the published
+Needs the extra `cuda`. Nothing is measured: arithmetic is the convolutions at the published
 peak, memory what the compiled program moves at the published bandwidth, each as if the other cost
 nothing. A step takes longer than either, and a goal below one of them would be out of reach.
 """

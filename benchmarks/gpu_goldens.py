@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py --goldens
 
-The goldens are those of the tests (`tests/goldens`): executed TF1 graphs with weights that follow
+The goldens belong to the tests (`tests/goldens`): executed TF1 graphs with weights that follow
 from the variables' names. Three arithmetics:
 
-- `highest`: float32 throughout. The tolerances are those of the tests on a CPU.
+- `highest`: float32 throughout. The tests on a CPU have the same tolerances.
 - `tensorfloat32`: what XLA takes for float32 on NVIDIA's GPUs by itself: products of 10 bits.
 - `bfloat16`: activations of 8 bits, as the recipes train.
 
@@ -125,7 +125,7 @@ def _forward(recipe: str, arithmetic: str) -> Iterator[Check]:
         ),
     }
     for name, (first, last, deviation) in pairs.items():
-        off = max(np.abs(ours - np.asarray(one)).max() for ours, one in (first, last))
+        off = max(np.abs(ours - np.asarray(computed)).max() for ours, computed in (first, last))
         yield Check(f"{recipe}: {name}", arithmetic, off / deviation, for_maps)
     for name, ours, expected in _losses(recipe, theirs, losses, penalty):
         yield Check(f"{recipe}: {name}", arithmetic, abs(ours / expected - 1), for_losses)
@@ -138,8 +138,8 @@ def _losses(
     penalty: np.ndarray,
 ) -> Iterator[tuple[str, float, float]]:
     if recipe == reference.SSD:
-        own = golden.load("training_losses.json")["eval"]
-        expected = own["localization_loss"], own["classification_loss"]
+        values = golden.load("training_losses.json")["eval"]
+        expected = values["localization_loss"], values["classification_loss"]
     else:
         known = theirs["loss"]
         expected = known["Loss/localization_loss"], known["Loss/classification_loss"]
@@ -152,16 +152,16 @@ def _nms(name: str, options: dict[str, Any]) -> Check:
     """Compares what is left of 200 boxes of 5 classes."""
     boxes, scores = (array[None] for array in golden.nms_inputs())
     limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_per_class": 20, "max_total": 50}
-    found = jax.jit(lambda b, s: golden.nms(b, s, **limits, **options))(boxes, scores)
-    found = jax.tree.map(np.asarray, found)
+    kept = jax.jit(lambda b, s: golden.nms(b, s, **limits, **options))(boxes, scores)
+    kept = jax.tree.map(np.asarray, kept)
     expected = golden.load("boxes_nms.json")[name]
-    if int(found.count[0]) != expected["num"]:
+    if int(kept.count[0]) != expected["num"]:
         return Check(f"NMS, {name}", "", float("inf"), _NMS_TOLERANCE)
     off = max(
-        np.abs(found.scores[0, :8] - expected["scores8"]).max(),
-        np.abs(found.boxes[0, :3] - expected["boxes3"]).max(),
-        np.abs(found.classes[0, :8] - expected["classes8"]).max(),
-        abs(found.boxes.sum() / expected["box_sum"] - 1),
+        np.abs(kept.scores[0, :8] - expected["scores8"]).max(),
+        np.abs(kept.boxes[0, :3] - expected["boxes3"]).max(),
+        np.abs(kept.classes[0, :8] - expected["classes8"]).max(),
+        abs(kept.boxes.sum() / expected["box_sum"] - 1),
     )
     return Check(f"NMS, {name}", "", float(off), _NMS_TOLERANCE)
 

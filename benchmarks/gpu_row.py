@@ -81,14 +81,14 @@ def main() -> None:
     measure = _measure_real if row.real else _measure
     while True:
         try:
-            found = measure(row, seconds)
+            measured = measure(row, seconds)
             break
         except (RuntimeError, MemoryError) as error:
             if _NO_MEMORY not in str(error) or row.batch_size == 1:
                 raise
         # Outside the clause, which would keep the failed attempt's arrays.
         row = dataclasses.replace(row, batch_size=row.batch_size // 2)
-    print(json.dumps(found))
+    print(json.dumps(measured))
 
 
 def tiny(row: Row) -> Row:

@@ -5,8 +5,8 @@
 
 One table for each axis and recipe; the models are small, see `SMALL`. Seconds are the median of the
 steps, on noise. Memory is what the compiler plans beside arguments and results, but resident memory
-of the process for records. The exponent in a row is that of the growth since the row above: 1 is
-in proportion, 0 not at all. Below it is the fit of a line through all logarithms, and what is
+of the process for records. The exponent in a row describes the growth since the row above: 1
+is in proportion, 0 not at all. Below it is the fit of a line through all logarithms, and what is
 expected at most. Where a fixed part outweighs the rest, exponents start lower.
 
 Devices and records are measured in processes of their own, see `growth_devices.py` and
@@ -61,7 +61,7 @@ class Axis(NamedTuple):
 
     values: tuple[int, ...]
     field: str
-    """Set to the value; `{}` stands for it."""
+    """The field or option that is set to a value; `{}` stands for the value."""
     expected: dict[str, float]
     """The greatest exponent that is expected, by column."""
     detects: bool = True
@@ -129,10 +129,10 @@ def growth_table(title: str, rows: dict[int, Row], expected: dict[str, float]) -
         cells = [f"{value:,}"]
         for column in columns:
             pair = [before, value] if before is not None else []
-            exponent = f"{_exponent(pair, [rows[one][column] for one in pair]):.1f}" if pair else ""
+            exponent = f"{_exponent(pair, [rows[at][column] for at in pair]):.1f}" if pair else ""
             cells += [f"{rows[value][column]:,.4g}", exponent]
         table.add_row(*cells)
-    fitted = [_exponent(values, [rows[one][column] for one in values]) for column in columns]
+    fitted = [_exponent(values, [rows[at][column] for at in values]) for column in columns]
     table.add_section()
     cells = [cell for fit in fitted for cell in ("", f"{fit:.1f}")]
     table.add_row("fit", *cells)
@@ -143,7 +143,7 @@ def growth_table(title: str, rows: dict[int, Row], expected: dict[str, float]) -
 
 def _exponent(values: Sequence[int], measured: Sequence[float]) -> float:
     """Returns the slope of the line through the logarithms."""
-    logarithms = [math.log(max(one, 1e-9)) for one in measured]
+    logarithms = [math.log(max(number, 1e-9)) for number in measured]
     return float(np.polyfit([math.log(value) for value in values], logarithms, 1)[0])
 
 

@@ -13,7 +13,7 @@ weights, see README.md.
 
 `arrays`: resized images in memory to detections. `files`: image files to detections, decoded and
 resized on as many threads as there are cores, ahead of the network. Runtimes take turns; the rate
-is that of the median round. Images are repeated until they fill all batches. `--evaluate RECORDS`
+belongs to the median round. Images are repeated until they fill all batches. `--evaluate RECORDS`
 adds a row of `stillbox evaluate` for the images of these records, without scoring. A second table
 says where the time of the checkpoint goes.
 """
@@ -81,7 +81,7 @@ class Row(NamedTuple):
     """Images a second."""
     files: float
     """Likewise."""
-    found: float
+    detections: float
     """Detections in an image."""
 
 
@@ -139,7 +139,7 @@ def show_rows(
         rows += torchvision_rows(RECIPES[recipe], batch_size, paths, arguments.rounds)
     table = Table("", "arrays/s", "files/s", "found", title=f"{recipe}, batch {batch_size}")
     for row in rows:
-        table.add_row(row.name, f"{row.arrays:.2f}", f"{row.files:.2f}", f"{row.found:.0f}")
+        table.add_row(row.name, f"{row.arrays:.2f}", f"{row.files:.2f}", f"{row.detections:.0f}")
     if arguments.evaluate:
         rate = evaluated(model, batch_size, arguments.evaluate)
         table.add_row("stillbox evaluate", "", f"{rate:.2f}", "")
@@ -191,7 +191,7 @@ def measured(predictors: dict[str, Predictor], paths: Sequence[Path], rounds: in
         for name, predictor in predictors.items()
         for way, run in (("arrays", arrays(predictor, paths)), ("files", files(predictor, paths)))
     }
-    found = {name: run() for (name, way), run in ways.items()}
+    counts = {name: run() for (name, way), run in ways.items()}
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in ways}
     for _ in range(rounds):
         for key, run in ways.items():
@@ -200,7 +200,7 @@ def measured(predictors: dict[str, Predictor], paths: Sequence[Path], rounds: in
             seconds[key].append(time.perf_counter() - began)
     rates = {key: len(paths) / statistics.median(taken) for key, taken in seconds.items()}
     return [
-        Row(name, rates[name, "arrays"], rates[name, "files"], found[name] / len(paths))
+        Row(name, rates[name, "arrays"], rates[name, "files"], counts[name] / len(paths))
         for name in predictors
     ]
 
@@ -212,7 +212,7 @@ def arrays(predictor: Predictor, paths: Sequence[Path]) -> Callable[[], int]:
 
     def run() -> int:
         batches = (prepared[at : at + size] for at in range(0, len(prepared), size))
-        return sum(len(one.scores) for batch in batches for one in predictor.run(batch))
+        return sum(len(image.scores) for batch in batches for image in predictor.run(batch))
 
     return run
 
@@ -221,8 +221,8 @@ def files(predictor: Predictor, paths: Sequence[Path]) -> Callable[[], int]:
     """Returns a function that does what `stillbox predict --no-pictures` does to files."""
 
     def run() -> int:
-        found = predictor.detect(paths, read_image, workers=own_processors())
-        entries = [one.to_dict() for one in found]
+        detections = predictor.detect(paths, read_image, workers=own_processors())
+        entries = [result.to_dict() for result in detections]
         json.dumps(entries)
         return sum(len(entry["detections"]) for entry in entries)
 
@@ -268,17 +268,17 @@ def parts(predictor: Predictor, paths: Sequence[Path], title: str) -> Table:
         return made
 
     pixels = timed("read and decode", lambda: [read_image(path)[0] for path in paths])
-    prepared = timed("resize", lambda: [backend.prepare(one) for one in pixels])
+    prepared = timed("resize", lambda: [backend.prepare(image) for image in pixels])
     batches = [prepared[at : at + size] for at in range(0, len(prepared), size)]
-    found = timed(
+    outputs = timed(
         "network, suppression, transfers", lambda: [o for b in batches for o in predictor.run(b)]
     )
     made = timed(
         "detections in pixels",
-        lambda: [predictor.detections(*pair) for pair in zip(pixels, found, strict=True)],
+        lambda: [predictor.detections(*pair) for pair in zip(pixels, outputs, strict=True)],
     )
-    timed("JSON", lambda: [json.dumps(one.to_dict()) for one in made])
-    timed("picture, unless --no-pictures", lambda: [one.draw() for one in made])
+    timed("JSON", lambda: [json.dumps(result.to_dict()) for result in made])
+    timed("picture, unless --no-pictures", lambda: [result.draw() for result in made])
     return table
 
 

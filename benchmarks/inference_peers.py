@@ -40,17 +40,19 @@ def main() -> None:
     torch.manual_seed(0)
     build = getattr(torchvision.models.detection, name)
     network = build(weights=None, weights_backbone=None, **options).eval()
-    small = [resized(read(one), side) for one in paths]
+    small = [resized(read(path), side) for path in paths]
 
     def detect(images: Iterator[Tensor]) -> int:
-        found, batch = 0, []
+        detections, batch = 0, []
         with torch.inference_mode():
             for image in images:
                 batch.append(image)
                 if len(batch) == int(batch_size):
-                    found += sum(len(one["scores"]) for one in network(batch))
+                    detections += sum(len(result["scores"]) for result in network(batch))
                     batch = []
-            return found + sum(len(one["scores"]) for one in (network(batch) if batch else []))
+            return detections + sum(
+                len(result["scores"]) for result in (network(batch) if batch else [])
+            )
 
     def files() -> int:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -58,9 +60,9 @@ def main() -> None:
 
     ways = {"arrays": lambda: detect(iter(small)), "files": files}
     rates = {way: len(paths) / seconds(run, int(rounds)) for way, run in ways.items()}
-    found = files() / len(paths)
+    detections = files() / len(paths)
     title = f"torchvision {torchvision.__version__} {name}"
-    print(json.dumps({"name": title, **rates, "found": found}))
+    print(json.dumps({"name": title, **rates, "detections": detections}))
 
 
 def read(path: str) -> Tensor:

@@ -281,14 +281,14 @@ def median(rates: Sequence[Rate]) -> Rate:
 
 def peer_rates(records: schema.Records, name: str, seconds: float) -> dict[str, Rate]:
     """Returns the rates of the peers that can be had."""
-    found = {}
+    measured = {}
     for peer, requirements in PEERS.items():
         python = peer_python(*requirements)
         if python is not None:
             words = peer, name, str(seconds), records.paths[0]
             answer = ask_peer(python, "input_pipeline_peers.py", words, **_arrays(records))
-            found |= {title: Rate(*rates) for title, rates in answer.items()}
-    return found
+            measured |= {title: Rate(*rates) for title, rates in answer.items()}
+    return measured
 
 
 def _arrays(records: schema.Records) -> dict[str, NDArray[Any]]:
@@ -329,8 +329,8 @@ def cores_table(records: schema.Records, name: str, seconds: float, cores: list[
         measured = ""
         if count <= len(present):
             os.sched_setaffinity(0, set(present[:count]))
-            found = loader_rate(records, TASKS[name], seconds, batch_size, workers=count)
-            measured = f"{found.wall:.0f}"
+            rate = loader_rate(records, TASKS[name], seconds, batch_size, workers=count)
+            measured = f"{rate.wall:.0f}"
             os.sched_setaffinity(0, set(present))
         with sleeping(decode, resize):
             modelled = loader_rate(records, TASKS[name], seconds, batch_size, workers=count)

@@ -30,8 +30,8 @@ def main() -> None:
     peer, model, seconds, record, path = sys.argv[1:]
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     make = {"torchvision": with_torchvision, "tensorflow": with_tensorflow}[peer]
-    found = {name: rate(batches, float(seconds)) for name, batches in make(model, record, path)}
-    print(json.dumps(found))
+    rates = {name: rate(batches, float(seconds)) for name, batches in make(model, record, path)}
+    print(json.dumps(rates))
 
 
 def rate(batches: Batches, seconds: float) -> tuple[float, float]:
@@ -96,11 +96,14 @@ def with_torchvision(model: str, record: str, path: str) -> Iterator[tuple[str, 
         while True:
             for start in range(0, len(files) - BATCH + 1, BATCH):
                 samples = [sample(start + place, transform) for place in range(BATCH)]
-                yield torch.stack([image for image, _ in samples]), [found for _, found in samples]
+                yield (
+                    torch.stack([image for image, _ in samples]),
+                    [target for _, target in samples],
+                )
 
-    for name, own in ways.items():
+    for name, augmentations in ways.items():
         for kind, ending in (("uint8", []), ("float32, normalised", to_float)):
-            steps = [v2.RandomHorizontalFlip(), *own, v2.SanitizeBoundingBoxes(), *ending]
+            steps = [v2.RandomHorizontalFlip(), *augmentations, v2.SanitizeBoundingBoxes(), *ending]
             title = f"torchvision {torchvision.__version__}, v2.{name}, {kind}"
             yield title, batches(v2.Compose(steps))
 

@@ -56,13 +56,13 @@ def main() -> None:
         index, count, coordinator = arguments.member
         _member(int(index), int(count), coordinator)
         return
-    one = _disk()
-    _print("one process", {1: one})
+    alone = _disk()
+    _print("one process", {1: alone})
     fits = _check({size: _job(size) for size in arguments.sizes})
     services = {clients: _service(clients) for clients in arguments.clients}
     _print("clients of one service", services)
     rest = arguments.hop / 1e6, arguments.disk, fits
-    _print("processes", {size: _costs(size, *rest, row, one) for size, row in services.items()})
+    _print("processes", {size: _costs(size, *rest, row, alone) for size, row in services.items()})
     print(f"\n{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
 
 
@@ -75,7 +75,9 @@ def _job(size: int) -> Row:
     place = _free_address()
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "env": environment}
-    jobs = [subprocess.Popen([*words, str(one), str(size), place], **pipes) for one in range(size)]
+    jobs = [
+        subprocess.Popen([*words, str(number), str(size), place], **pipes) for number in range(size)
+    ]
     said = [job.communicate(timeout=500)[0] for job in jobs]
     row: Row = json.loads(said[0].splitlines()[-1])
     return row
@@ -114,13 +116,13 @@ def _member(index: int, count: int, coordinator: str) -> None:
 def _repeat(action: Callable[[], object], calls: int) -> tuple[float, float]:
     """Returns milliseconds and processor milliseconds of a call, the least of the rounds."""
     action()
-    found = []
+    measured = []
     for _ in range(_ROUNDS):
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(calls):
             action()
-        found.append((time.perf_counter() - wall, time.process_time() - cpu))
-    wall, cpu = np.min(found, axis=0) * 1e3 / calls
+        measured.append((time.perf_counter() - wall, time.process_time() - cpu))
+    wall, cpu = np.min(measured, axis=0) * 1e3 / calls
     return wall, cpu
 
 
@@ -144,8 +146,8 @@ def _value(line: tuple[float, float], size: int) -> float:
     return line[0] + line[1] * size
 
 
-def _print(what: str, columns: Mapping[object, Row]) -> None:
-    print(f"\n| {what} | {' | '.join(map(str, columns))} |\n|---|{'---|' * len(columns)}")
+def _print(title: str, columns: Mapping[object, Row]) -> None:
+    print(f"\n| {title} | {' | '.join(map(str, columns))} |\n|---|{'---|' * len(columns)}")
     for name in next(iter(columns.values())):
         print(f"| {name} | {' | '.join(f'{row[name]:.3g}' for row in columns.values())} |")
 
@@ -196,41 +198,43 @@ def _load(place: str, clients: int, service: Connection, pool: ThreadPoolExecuto
         row[f"{name}, s"], row[f"{name}, CPU s"] = seconds * times, (after - cpu) * times
         return results
 
-    def connect(one: int) -> object:
+    def connect(number: int) -> object:
         client = _jax.get_distributed_runtime_client(
-            place, one, init_timeout=300, heartbeat_timeout=30, use_compression=True,
+            place, number, init_timeout=300, heartbeat_timeout=30, use_compression=True,
             shutdown_on_destruction=False,
         )  # fmt: skip
         client.connect()
         return client
 
-    found = timed("join", connect)
+    joined = timed("join", connect)
 
-    def exchange(one: int) -> None:
-        client = found[one]
-        client.key_value_set_bytes(f"local/{one}", b"d" * 200)
-        if one == 0:
+    def exchange(number: int) -> None:
+        client = joined[number]
+        client.key_value_set_bytes(f"local/{number}", b"d" * 200)
+        if number == 0:
             parts = [
                 client.blocking_key_value_get_bytes(f"local/{i}", 60_000) for i in range(clients)
             ]
             client.key_value_set_bytes("global", b"".join(parts))
         client.blocking_key_value_get_bytes("global", 300_000)
-        client.key_value_set(f"place/{one}", "pid 1 on a machine")
+        client.key_value_set(f"place/{number}", "pid 1 on a machine")
         client.blocking_key_value_get("place/0", 300_000)
 
     timed("devices and places", exchange)
     # The size of a value was read from the store of real jobs: 154 + 8 P bytes.
     sample = min(clients - 1, 64)
 
-    def mesh(one: int) -> None:
+    def mesh(number: int) -> None:
         for other in range(1, sample + 1):
-            found[one].blocking_key_value_get_bytes(f"gloo/{(one + other) % clients}", 300_000)
+            joined[number].blocking_key_value_get_bytes(
+                f"gloo/{(number + other) % clients}", 300_000
+            )
 
     value = os.urandom(154 + 8 * clients)
-    timed("keys", lambda one: found[one].key_value_set_bytes(f"gloo/{one}", value))
+    timed("keys", lambda number: joined[number].key_value_set_bytes(f"gloo/{number}", value))
     timed("gloo's addresses", mesh, (clients - 1) / sample)
-    timed("barrier", lambda one: found[one].wait_at_barrier("end", 300_000))
-    timed("leave", lambda one: found[one].shutdown())
+    timed("barrier", lambda number: joined[number].wait_at_barrier("end", 300_000))
+    timed("leave", lambda number: joined[number].shutdown())
     return row
 
 
@@ -241,7 +245,7 @@ def _disk() -> Row:
     """Returns seconds of a checkpoint of 64 MiB, and of opening 100,000 records."""
     from stillbox.checkpoints.model_directory import ModelDirectory
 
-    arrays = {"params": {f"p{one}": np.zeros(2**20, np.float32) for one in range(16)}}
+    arrays = {"params": {f"p{number}": np.zeros(2**20, np.float32) for number in range(16)}}
     with tempfile.TemporaryDirectory() as folder:
         directory = ModelDirectory.create(folder, experiment="", label_map="", versions={})
         began = time.perf_counter()
@@ -261,7 +265,7 @@ def _disk() -> Row:
 # ---- the model ----------------------------------------------------------------------------------
 
 
-def _costs(size: int, hop: float, disk: float, fits: Fits, service: Row, one: Row) -> Row:
+def _costs(size: int, hop: float, disk: float, fits: Fits, service: Row, alone: Row) -> Row:
     """Returns the costs of a job with one process a machine; `hop` in seconds, `disk` in GB/s."""
 
     def collective(name: str) -> float:
@@ -269,7 +273,7 @@ def _costs(size: int, hop: float, disk: float, fits: Fits, service: Row, one: Ro
         return _value(fits[f"{name}, CPU ms"], size) / 1e3 + (size - 1) * hop
 
     batches = -(-_IMAGES // (size * _BATCH))
-    opening, reading = _RECORDS / 1e5, _BYTES / 1e9 / one["read, GB/s"]
+    opening, reading = _RECORDS / 1e5, _BYTES / 1e9 / alone["read, GB/s"]
     return {
         "start: processor s of the service": sum(
             value for name, value in service.items() if name.endswith("CPU s")
@@ -277,10 +281,10 @@ def _costs(size: int, hop: float, disk: float, fits: Fits, service: Row, one: Ro
         "start: three comparisons of 8 kB, s": 3 * collective("same"),
         "descriptors of process 0": _value(fits["descriptors"], size) + _SHARDS,
         "agreement on a stop, ms a step": 1e3 * collective("agree"),
-        "records: index made, s": opening * one["first opening, s"],
+        "records: index made, s": opening * alone["first opening, s"],
         "records: requests for it to a shared disk, millions": _RECORDS * size / 1e6,
-        "records: index there, s": opening * one["opening, s"],
-        "checkpoint: written beside the steps, s": _BYTES / 1e9 / min(disk, one["write, GB/s"]),
+        "records: index there, s": opening * alone["opening, s"],
+        "checkpoint: written beside the steps, s": _BYTES / 1e9 / min(disk, alone["write, GB/s"]),
         "checkpoint: read by all, s": max(reading, size * _BYTES / 1e9 / disk),
         "checkpoint: gathered with devices.shard=optimizer, s": _ARRAYS / 2 * collective("agree"),
         "evaluation: detections gathered, s": batches * _GATHERED * collective("rows"),
@@ -289,9 +293,9 @@ def _costs(size: int, hop: float, disk: float, fits: Fits, service: Row, one: Ro
 
 
 def _free_address() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 from answering import product_speed, serve
 
 MOMENTUM = 0.9
-# So small that nothing can diverge: what the weights are is not measured.
+# A rate so small that nothing can diverge: what the weights are is not measured.
 RATE = 1e-6
 NAMES = {"tensorflow": "TensorFlow", "jax": "JAX"}
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}

@@ -77,7 +77,7 @@ def _measure(
         os.kill(pid, _EVENTS[event])
         began = time.monotonic()
         # A stopped process does not end by itself.
-        left = [one for one in processes if event != "SIGSTOP" or one.pid != pid]
+        left = [process for process in processes if event != "SIGSTOP" or process.pid != pid]
         for process in left:
             process.wait(400)
         seconds = time.monotonic() - began
@@ -86,7 +86,9 @@ def _measure(
             process.kill()
     said = [process.communicate()[0].strip().splitlines()[-1:] for process in processes]
     lines = [" ".join(line) for line in said]
-    return seconds, [(one.returncode, line) for one, line in zip(processes, lines, strict=True)]
+    return seconds, [
+        (process.returncode, line) for process, line in zip(processes, lines, strict=True)
+    ]
 
 
 def _start(folder: Path, run: Path, launcher: str) -> list[subprocess.Popen[str]]:
@@ -104,9 +106,9 @@ def _start(folder: Path, run: Path, launcher: str) -> list[subprocess.Popen[str]
     if launcher:
         commands = [[*launcher.split(), "-n", "2", *words]]
     else:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            place = f"127.0.0.1:{one.getsockname()[1]}"
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            place = f"127.0.0.1:{listener.getsockname()[1]}"
         flags = ["--coordinator", place, "--processes", "2", "--process"]
         commands = [[*words, *flags, str(index)] for index in (0, 1)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

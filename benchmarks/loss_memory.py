@@ -47,7 +47,9 @@ def measure_memory(experiment: schema.Experiment, batch_size: int) -> Table:
     table.add_column("rows for boxes", justify="right")
     for column in ("losses", "targets alone", "predictions", "anchors x boxes x batch"):
         table.add_column(f"{column}, MiB", justify="right")
-    given = sum(math.prod(one.shape) * one.dtype.itemsize for one in jax.tree.leaves(predictions))
+    given = sum(
+        math.prod(array.shape) * array.dtype.itemsize for array in jax.tree.leaves(predictions)
+    )
     for boxes in _BOXES:
         batch = random_batch(batch_size, detector.image_shape, boxes, model.num_classes)
         losses = _temporary(jax.value_and_grad(loss), predictions, batch)

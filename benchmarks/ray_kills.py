@@ -5,8 +5,8 @@
 
 The first form trains a small SSD with two workers on three raylets. Each kill is SIGKILL; a new
 raylet takes the place of a killed one. The second form trains with three workers, then two, then
-three, with batch norm per replica, and draws the losses. Both compare the losses with those of an
-undisturbed run of as many plain processes.
+three, with batch norm per replica, and draws the losses. Both compare the losses with the losses
+of an undisturbed run of as many plain processes.
 """
 
 import argparse
@@ -81,16 +81,16 @@ class Run:
     def starts(self) -> list[int]:
         """Returns the step of each start of the workers, as they print it."""
         said = self._log.read_text(errors="replace")
-        found = re.findall(r"(?:(from scratch)|resuming at step (\d+)) ?", said)
-        return [int(step or 0) for _, step in found]
+        resumed = re.findall(r"(?:(from scratch)|resuming at step (\d+)) ?", said)
+        return [int(step or 0) for _, step in resumed]
 
     def wait_for_training(self, starts: int) -> int:
         """Waits for more than `starts` starts and a step of the last one; returns its first."""
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end and self.process.poll() is None:
-            found = self.starts()
-            if len(found) > starts and self.step() > found[-1]:
-                return found[-1]
+            starts_now = self.starts()
+            if len(starts_now) > starts and self.step() > starts_now[-1]:
+                return starts_now[-1]
             time.sleep(0.1)
         raise SystemExit(f"no training goes on:\n{self._log.read_text()[-6000:]}")
 
@@ -164,7 +164,7 @@ def _disturb(run: Run, kills: int, chance: random.Random) -> Iterator[Kill]:
         if number < kills and chance.random() < _STARTING_SHARE and not starting:
             continue
         resumed, ended = run.wait_for_training(starts), time.monotonic()
-        yield from (Kill(*one, ended - began, resumed) for *one, began in open_kills)
+        yield from (Kill(*kill, ended - began, resumed) for *kill, began in open_kills)
         open_kills.clear()
 
 
@@ -177,23 +177,23 @@ def _train_small_ssd(folder: Path, directory: Path, steps: int, *more: str) -> l
 
 def _undisturbed(words: list[str], processes: int) -> dict[int, float]:
     """Trains in so many processes of this machine; returns the losses by step."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{one.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
     flags = ["--coordinator", place, "--processes", str(processes), "--process"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    jobs = [subprocess.Popen([*words, *flags, str(one)], **quiet) for one in range(processes)]
+    jobs = [subprocess.Popen([*words, *flags, str(number)], **quiet) for number in range(processes)]
     assert [job.wait(_PATIENCE) for job in jobs] == [0] * processes
     directory = Path(words[words.index("--model-dir") + 1])
     return {line["step"]: line["loss"] for line in read_history(directory / HISTORY).training}
 
 
 def _compare(run: Run, whole: dict[int, float], steps: int) -> dict[int, float]:
-    """Prints how far the losses are from those of an undisturbed run; returns them."""
+    """Returns the losses of a run; prints how far an undisturbed run is from them."""
     losses = {line["step"]: line["loss"] for line in run.history()}
     assert list(losses) == list(whole) == list(range(1, steps + 1)), len(losses)
     assert newest(run.directory) == steps
-    ours, theirs = (np.array(list(one.values())) for one in (losses, whole))
+    ours, theirs = (np.array(list(run_losses.values())) for run_losses in (losses, whole))
     worst = np.max(np.abs(ours - theirs) / np.abs(theirs))
     print(f"\n{steps} steps, once each; losses off by {worst:.1e} of the value at most, "
           f"{np.mean(ours == theirs):.0%} equal in all digits")  # fmt: skip
@@ -231,7 +231,7 @@ def _draw(
 
     figure = Figure(figsize=(6.4, 5.2), layout="constrained", facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    at, ours, theirs = (np.array(one) for one in (list(whole), list(losses.values()),
+    at, ours, theirs = (np.array(column) for column in (list(whole), list(losses.values()),
                                                   list(whole.values())))  # fmt: skip
     label_axes(above, "Loss with 3, 2 and 3 workers", "step", "loss")
     above.plot(at, theirs, color="#ffa94d", linewidth=3.5, label="undisturbed, 3 processes")

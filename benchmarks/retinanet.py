@@ -9,7 +9,7 @@
 It runs on the CPU, and all in turn: each round measures the peak of a matrix product and then takes
 a step of each, ours here and the peers' in processes of their own that wait meanwhile, on as many
 threads. The rounds of the warm-up do not count; seconds are the median of the others, the peak is
-the fastest product of any framework in the run. FLOPs are those of the convolutions of each
+the fastest product of any framework in the run. FLOPs are counted in the convolutions of each
 network, a multiply-add is two, and a step counts as three forward passes.
 
 The batch is the same for all: noise with 8 boxes an image, or `--boxes`. All find their targets in
@@ -66,7 +66,10 @@ def main() -> None:
             if arguments.parts:
                 show(measure_parts(experiment, batch_size, *rounds, arguments.boxes))
         return
-    steps = {key: TrainStep(one, batch_size, arguments.boxes) for key, one in experiments.items()}
+    steps = {
+        key: TrainStep(experiment, batch_size, arguments.boxes)
+        for key, experiment in experiments.items()
+    }
     rows = [own_row(f"stillbox {recipe}", key, steps[recipe, key]) for recipe, key in steps]
     products = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

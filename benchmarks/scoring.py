@@ -33,17 +33,19 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--found", type=int, default=100, help="detections of an image")
     arguments = parser.parse_args()
-    truths, found = random_set(arguments.images, arguments.found)
-    counts = f"{arguments.images:,} images, {len(truths):,} boxes, {len(found):,} detections"
+    truths, detections = random_set(arguments.images, arguments.found)
+    counts = f"{arguments.images:,} images, {len(truths):,} boxes, {len(detections):,} detections"
     table = Table(title=f"{counts}, {CLASSES} classes; {machine()}")
     for column in ("what", "s", "AP"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    for name, (seconds, ap) in (own_times(truths, found) | peer_times(truths, found)).items():
+    for name, (seconds, ap) in (
+        own_times(truths, detections) | peer_times(truths, detections)
+    ).items():
         table.add_row(name, f"{seconds:.2f}", "" if ap is None else f"{ap:.6f}")
     show(table)
 
 
-def random_set(images: int, found: int, seed: int = 0) -> tuple[Rows, Rows]:
+def random_set(images: int, detections: int, seed: int = 0) -> tuple[Rows, Rows]:
     """Returns boxes like COCO's in number and size, and detections, half with the right class.
 
     Returns:
@@ -55,7 +57,9 @@ def random_set(images: int, found: int, seed: int = 0) -> tuple[Rows, Rows]:
     sizes = rng.lognormal(3.8, 1.0, (len(owner), 2)).clip(4, 400)
     boxes = np.concatenate([rng.uniform(0, 400, (len(owner), 2)), sizes], axis=1)
     classes = rng.integers(1, CLASSES + 1, len(owner))
-    near = np.repeat(np.cumsum(counts) - counts, found) + rng.integers(0, np.repeat(counts, found))
+    near = np.repeat(np.cumsum(counts) - counts, detections) + rng.integers(
+        0, np.repeat(counts, detections)
+    )
     moved = boxes[near] + rng.normal(0, 8, (len(near), 4))
     moved[:, 2:] = moved[:, 2:].clip(1)
     right = rng.random(len(near)) < 0.5
@@ -66,9 +70,9 @@ def random_set(images: int, found: int, seed: int = 0) -> tuple[Rows, Rows]:
     )
 
 
-def own_times(truths: Rows, found: Rows) -> dict[str, tuple[float, float | None]]:
+def own_times(truths: Rows, detections: Rows) -> dict[str, tuple[float, float | None]]:
     """Returns seconds and AP of what an evaluation does after the last image."""
-    expected, results = _truths(truths), _results(found)
+    expected, results = _truths(truths), _results(detections)
     names = {class_id: f"class {class_id}" for class_id in range(1, CLASSES + 1)}
 
     def average_precision(metric: Metric) -> object:
@@ -82,12 +86,12 @@ def own_times(truths: Rows, found: Rows) -> dict[str, tuple[float, float | None]
     }
 
 
-def peer_times(truths: Rows, found: Rows) -> dict[str, tuple[float, float | None]]:
+def peer_times(truths: Rows, detections: Rows) -> dict[str, tuple[float, float | None]]:
     """Returns seconds and AP of each library; nothing if they cannot be installed."""
     python = peer_python("scoring", "pycocotools", "faster-coco-eval>=1.8", "hotcoco>=1.3")
     if python is None:
         return {}
-    times = ask_peer(python, "scoring_peers.py", truths=truths, found=found)
+    times = ask_peer(python, "scoring_peers.py", truths=truths, found=detections)
     return {name: tuple(pair) for name, pair in times.items()}
 
 
@@ -109,13 +113,13 @@ def _truths(rows: Rows) -> list[ImageTruth]:
             image_id=str(int(image)),
             width=800,
             height=800,
-            boxes=_corners(own[:, 1:5]),
-            class_ids=own[:, 5].astype(np.int64),
-            is_crowd=np.zeros(len(own), np.bool_),
-            is_difficult=np.zeros(len(own), np.bool_),
-            area=np.full(len(own), np.nan),
+            boxes=_corners(row[:, 1:5]),
+            class_ids=row[:, 5].astype(np.int64),
+            is_crowd=np.zeros(len(row), np.bool_),
+            is_difficult=np.zeros(len(row), np.bool_),
+            area=np.full(len(row), np.nan),
         )
-        for image, own in _by_image(rows)
+        for image, row in _by_image(rows)
     ]
 
 
@@ -123,11 +127,11 @@ def _results(rows: Rows) -> list[ImageResult]:
     return [
         ImageResult(
             image_id=str(int(image)),
-            boxes=_corners(own[:, 1:5]),
-            scores=own[:, 5].copy(),
-            class_ids=own[:, 6].astype(np.int64),
+            boxes=_corners(row[:, 1:5]),
+            scores=row[:, 5].copy(),
+            class_ids=row[:, 6].astype(np.int64),
         )
-        for image, own in _by_image(rows)
+        for image, row in _by_image(rows)
     ]
 
 

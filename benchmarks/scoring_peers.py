@@ -30,14 +30,14 @@ def main() -> None:
     truth, rows = ground_truth(columns["truths"]), columns["found"]
     detections = dictionaries(rows)
     seconds = {}
-    for name, found, score in (
+    for name, given, score in (
         ("pycocotools", detections, with_pycocotools),
         ("faster-coco-eval", detections, with_faster_coco_eval),
         ("hotcoco", rows, with_hotcoco),
     ):
         began = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            precision = np.asarray(score(truth, found))[..., 0, 2]
+            precision = np.asarray(score(truth, given))[..., 0, 2]
         took = time.perf_counter() - began
         seconds[f"{name} {version(name)}"] = (took, float(precision[precision > -1].mean()))
     print(json.dumps(seconds))
@@ -71,25 +71,27 @@ def dictionaries(rows: NDArray[np.float64]) -> list[Content]:
     ]
 
 
-def with_pycocotools(truth: Content, found: list[Content]) -> Any:  # noqa: ANN401
+def with_pycocotools(truth: Content, detections: list[Content]) -> Any:  # noqa: ANN401
     """Returns precision `[10, 101, classes, 4, 3]`."""
     expected = pycocotools.coco.COCO()
     expected.dataset = truth
     expected.createIndex()
-    evaluation = pycocotools.cocoeval.COCOeval(expected, expected.loadRes(found), "bbox")
+    evaluation = pycocotools.cocoeval.COCOeval(expected, expected.loadRes(detections), "bbox")
     return _precision(evaluation)
 
 
-def with_faster_coco_eval(truth: Content, found: list[Content]) -> Any:  # noqa: ANN401
+def with_faster_coco_eval(truth: Content, detections: list[Content]) -> Any:  # noqa: ANN401
     """Returns precision `[10, 101, classes, 4, 3]`."""
     expected = faster_coco_eval.COCO(truth)
-    return _precision(faster_coco_eval.COCOeval_faster(expected, expected.loadRes(found), "bbox"))
+    return _precision(
+        faster_coco_eval.COCOeval_faster(expected, expected.loadRes(detections), "bbox")
+    )
 
 
-def with_hotcoco(truth: Content, found: NDArray[np.float64]) -> Any:  # noqa: ANN401
+def with_hotcoco(truth: Content, detections: NDArray[np.float64]) -> Any:  # noqa: ANN401
     """Returns precision `[10, 101, classes, 4, 3]`."""
     expected = hotcoco.COCO(truth)
-    return _precision(hotcoco.COCOeval(expected, expected.loadRes(found), "bbox"))
+    return _precision(hotcoco.COCOeval(expected, expected.loadRes(detections), "bbox"))
 
 
 def _precision(evaluation: Any) -> Any:  # noqa: ANN401

@@ -136,8 +136,8 @@ def server(words: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         try:
             for line in process.stdout:
                 print(f"  {' '.join(words)}: {line.rstrip()}")
-                if found := re.search(r"at (http://\S+)/$", line):
-                    yield found[1], process
+                if match := re.search(r"at (http://\S+)/$", line):
+                    yield match[1], process
                     break
             else:
                 raise UserError("the server did not start", where=" ".join(words))
@@ -190,18 +190,18 @@ def table(rows: list[Row], arguments: argparse.Namespace, files: list[bytes]) ->
     made = Table(title=f"{arguments.seconds:g} s each, median of {arguments.rounds} rounds")
     for column in ("", "clients", "images/s", "from .. to", "p50 ms", "p99 ms"):
         made.add_column(column, justify="right")
-    found: dict[tuple[str, int], list[Measured]] = {}
+    measured: dict[tuple[str, int], list[Measured]] = {}
     for _ in range(arguments.rounds):
         for clients in arguments.clients:
             for row in rows:
-                one = measure(row, clients, arguments.seconds, files)
-                print(f"  {row.name}, {clients} clients: {one.speed:.1f} images/s", flush=True)
-                found.setdefault((row.name, clients), []).append(one)
+                result = measure(row, clients, arguments.seconds, files)
+                print(f"  {row.name}, {clients} clients: {result.speed:.1f} images/s", flush=True)
+                measured.setdefault((row.name, clients), []).append(result)
     for row in rows:
         for clients in arguments.clients:
-            rounds = found[row.name, clients]
+            rounds = measured[row.name, clients]
             speed, p50, p99 = (statistics.median(values) for values in zip(*rounds, strict=True))
-            speeds = [one.speed for one in rounds]
+            speeds = [result.speed for result in rounds]
             spread = f"{min(speeds):.1f} .. {max(speeds):.1f}"
             made.add_row(row.name, str(clients), f"{speed:.1f}", spread, f"{p50:.0f}", f"{p99:.0f}")
     return made

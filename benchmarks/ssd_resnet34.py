@@ -11,7 +11,7 @@ SSD ResNet-34 has torchvision's `ssd300_vgg16` beside it too. The other recipe i
 It runs on the CPU, and all in turn: each round measures the peak of a matrix product and then takes
 a step of each, ours here and the peers' in a process of PyTorch's that waits meanwhile, on as many
 threads. The rounds of the warm-up do not count; seconds are the median of the others, the peak is
-the fastest product of either framework in the run. FLOPs are those of the convolutions, a
+the fastest product of either framework in the run. FLOPs are counted in convolutions, a
 multiply-add is two, and a step counts as three forward passes. It does a little less: nobody needs
 the gradient by the pixels, and the recipe freezes the stem and one more convolution. PyTorch's
 counter, which knows that, is shown too.
@@ -69,7 +69,9 @@ def main() -> None:
         for experiment in experiments.values():
             show(measure_parts(experiment, arguments.batch_size, *rounds))
         return
-    steps = {key: TrainStep(one, arguments.batch_size) for key, one in experiments.items()}
+    steps = {
+        key: TrainStep(experiment, arguments.batch_size) for key, experiment in experiments.items()
+    }
     rows = [own_row(f"stillbox {arguments.recipe}", key, step) for key, step in steps.items()]
     if not arguments.torch_python:
         compare(rows, {}, arguments)

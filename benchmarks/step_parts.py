@@ -7,7 +7,7 @@ Four programs take turns, so that all see the same moments of the machine. Each 
 one before, and a part is the difference of two:
 
     the step
-      - the step whose loss is a weighted sum of the predictions  = targets, losses, mining
+      - the step with a weighted sum of the predictions as loss  = targets, losses, mining
       - forward and backward of the network, from a given gradient  = penalty, update, checks
       - the same without norms, biases, activations, pooling  = norms, biases, activations, pooling
     and the last program is the convolutions, with padding, the additions of residual connections
@@ -18,8 +18,8 @@ Anchors are constants of the compiled program: they are made before it and take 
 All is the code of the training step, with some functions replaced while jax traces it. Differences
 carry the noise of two measurements: on a busy machine a small part may come out below zero.
 Therefore what can run on its own also does: the loss with its gradient by given predictions,
-targets alone, and the update with a network that predicts nothing, whose only gradient is the
-penalty's.
+targets alone, and the update with a network that predicts nothing and gets the gradient of the
+penalty alone.
 """
 
 import statistics
@@ -61,7 +61,7 @@ def measure_parts(
     """Returns the table of parts.
 
     Args:
-        experiment: a recipe whose backbone pools only to shrink, such as a ResNet.
+        experiment: a recipe with a backbone that pools only to shrink, such as a ResNet.
         batch_size: images of a step.
         warm_up: rounds that do not count.
         rounds: rounds that do.
@@ -190,8 +190,8 @@ def _weighted_sum(weights: Predictions) -> Callable[..., LossOutput]:
 
     def loss(_: object, __: object, predictions: Predictions, *given: Any) -> LossOutput:  # noqa: ANN401
         # Were it constant, the compiler would work out the gradients of the heads' biases.
-        one = jnp.asarray(given[-1].batch.image_weights)[0]
-        products = jax.tree.map(lambda a, b: one * jnp.vdot(a, b), predictions, weights)
+        image_weight = jnp.asarray(given[-1].batch.image_weights)[0]
+        products = jax.tree.map(lambda a, b: image_weight * jnp.vdot(a, b), predictions, weights)
         return LossOutput(products._asdict(), {}, {})
 
     return loss

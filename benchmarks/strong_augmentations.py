@@ -58,8 +58,8 @@ def main() -> None:
     table = Table("augmentations", title=f"{side} x {side}, one core; {machine()}")
     for column in ("images/s", "ms/image"):
         table.add_column(column, justify="right")
-    for title, found in rates.items():
-        median = statistics.median(found)
+    for title, seconds in rates.items():
+        median = statistics.median(seconds)
         table.add_row(title, f"{median:.0f}", f"{1000 / median:.2f}")
     show(table)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/suppression.py
 
-Boxes lie like those of a trained detector: most scores are tiny, and objects have many boxes
+Boxes lie like the boxes of a trained detector: most scores are tiny, and objects have many boxes
 each. All find the best 100 boxes of all classes at an IoU of .5. The detections must be the same.
 Peers are installed into environments of their own in the cache folder.
 """
@@ -71,9 +71,11 @@ def main() -> None:
     show(table)
 
 
-def same(one: Row, other: Row) -> bool:
+def same(left: Row, other: Row) -> bool:
     """Whether the scores of two rows are the same."""
-    return len(one.scores) == len(other.scores) and np.allclose(one.scores, other.scores, atol=1e-6)
+    return len(left.scores) == len(other.scores) and np.allclose(
+        left.scores, other.scores, atol=1e-6
+    )
 
 
 def detector_output(anchors: int, classes: int, seed: int = 0) -> tuple[Floats, Floats]:
@@ -83,9 +85,9 @@ def detector_output(anchors: int, classes: int, seed: int = 0) -> tuple[Floats, 
     boxes = np.concatenate([corners, corners + rng.uniform(0.02, 0.2, (anchors, 2))], axis=1)
     logits = rng.normal(-8, 1.5, (anchors, classes))
     objects = rng.integers(0, anchors, 20)
-    for one in objects:
+    for place in objects:
         near = rng.integers(0, anchors, anchors // 200)
-        boxes[near] = boxes[one] + rng.normal(0, 0.01, (len(near), 4))
+        boxes[near] = boxes[place] + rng.normal(0, 0.01, (len(near), 4))
         logits[near, rng.integers(classes)] = rng.normal(0, 2, len(near))
     scores = 1 / (1 + np.exp(-logits))
     return boxes.astype(np.float32), scores.astype(np.float32)
@@ -96,8 +98,8 @@ def own_row(boxes: Floats, scores: Floats, threshold: float) -> Row:
 
     @jax.jit
     def suppress(boxes: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = batched_nms(boxes[None], scores[None], SearchLimits(threshold, IOU, MOST, MOST))
-        return found.scores[0], found.count[0]
+        kept = batched_nms(boxes[None], scores[None], SearchLimits(threshold, IOU, MOST, MOST))
+        return kept.scores[0], kept.count[0]
 
     arrays = jax.device_put((boxes, scores))
     kept, count = jax.block_until_ready(suppress(*arrays))
@@ -113,15 +115,15 @@ def peer_row(peer: str, python: Path, boxes: Floats, scores: Floats, threshold: 
     """Measures a peer in a process of its own."""
     words = (peer, str(threshold))
     try:
-        found = ask_peer(
+        measured = ask_peer(
             python, "suppression_peers.py", words, timeout=LONGEST, boxes=boxes, scores=scores
         )
     except subprocess.TimeoutExpired:
         return Row(f"{peer}: all rounds, not finished", [LONGEST], [])
     except subprocess.CalledProcessError:
-        # Its own message is above the table; torchvision for another build of torch has no NMS.
+        # The peer's message is above the table; torchvision for another build of torch has no NMS.
         return Row(f"{peer}: does not run here", [], [])
-    return Row(**found)
+    return Row(**measured)
 
 
 if __name__ == "__main__":

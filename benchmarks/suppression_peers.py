@@ -26,12 +26,12 @@ def main() -> None:
         boxes, scores = content["boxes"], content["scores"]
     make = {"torchvision": with_torchvision, "tensorflow": with_tensorflow}[peer]
     name, work = make(boxes, scores, float(threshold))
-    found, seconds = work(), []
+    kept_scores, seconds = work(), []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - began)
-    print(json.dumps({"name": name, "seconds": seconds, "scores": found.tolist()}))
+    print(json.dumps({"name": name, "seconds": seconds, "scores": kept_scores.tolist()}))
 
 
 def with_torchvision(boxes: Floats, scores: Floats, threshold: float) -> tuple[str, Work]:
@@ -56,10 +56,10 @@ def with_tensorflow(boxes: Floats, scores: Floats, threshold: float) -> tuple[st
     import tensorflow as tf
 
     def work() -> Floats:
-        found = tf.image.combined_non_max_suppression(
+        kept = tf.image.combined_non_max_suppression(
             boxes[None, :, None], scores[None], MOST, MOST, IOU, threshold, clip_boxes=False
         )
-        return np.asarray(found.nmsed_scores[0][: int(found.valid_detections[0])])
+        return np.asarray(kept.nmsed_scores[0][: int(kept.valid_detections[0])])
 
     return f"tensorflow {tf.__version__}", work
 

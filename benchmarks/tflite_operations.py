@@ -44,20 +44,20 @@ def kind_of(model: flat.ModelT, name: str, operation: flat.OperatorT) -> Kind:
         for places in (operation.inputs, operation.outputs)
     )
     shapes = [
-        tuple(tuple(map(int, () if one.shape is None else one.shape)) for one in group)
+        tuple(tuple(map(int, () if tensor.shape is None else tensor.shape)) for tensor in group)
         for group in (inputs, outputs)
     ]
-    constants = tuple(model.buffers[one.buffer].data is not None for one in inputs)
-    return Kind(name, *shapes, tuple(one.type for one in inputs + outputs), constants)
+    constants = tuple(model.buffers[tensor.buffer].data is not None for tensor in inputs)
+    return Kind(name, *shapes, tuple(tensor.type for tensor in inputs + outputs), constants)
 
 
 def alone(model: flat.ModelT, operation: flat.OperatorT) -> bytes:
     """Returns a model of one operation of another model."""
-    tensors, own = model.subgraphs[0].tensors, copy.deepcopy(operation)
-    used = list(dict.fromkeys(i for i in (*own.inputs, *own.outputs) if i >= 0))
+    tensors, copied = model.subgraphs[0].tensors, copy.deepcopy(operation)
+    used = list(dict.fromkeys(i for i in (*copied.inputs, *copied.outputs) if i >= 0))
     result, graph = flat.ModelT(), flat.SubGraphT()
     result.version, result.subgraphs = model.version, [graph]
-    result.operatorCodes = [model.operatorCodes[own.opcodeIndex]]
+    result.operatorCodes = [model.operatorCodes[copied.opcodeIndex]]
     result.buffers, graph.tensors, free = [flat.BufferT()], [], []
     for place, index in enumerate(used):
         tensor, buffer = copy.copy(tensors[index]), model.buffers[tensors[index].buffer]
@@ -70,12 +70,16 @@ def alone(model: flat.ModelT, operation: flat.OperatorT) -> bytes:
                 free.append(place)
         graph.tensors.append(tensor)
     places = {index: place for place, index in enumerate(used)} | {-1: -1}
-    own.opcodeIndex = 0
-    own.inputs, own.outputs = (
+    copied.opcodeIndex = 0
+    copied.inputs, copied.outputs = (
         np.array([places[index] for index in group], np.int32)
-        for group in (own.inputs, own.outputs)
+        for group in (copied.inputs, copied.outputs)
     )
-    graph.operators, graph.inputs, graph.outputs = [own], np.array(free, np.int32), own.outputs
+    graph.operators, graph.inputs, graph.outputs = (
+        [copied],
+        np.array(free, np.int32),
+        copied.outputs,
+    )
     return bytes(flatbuffer_utils.convert_object_to_bytearray(result))
 
 
@@ -84,8 +88,8 @@ def milliseconds(content: bytes) -> float:
     runtime = Interpreter(model_content=content, num_threads=1)
     runtime.allocate_tensors()
     rng = np.random.default_rng(0)
-    for one in runtime.get_input_details():
-        runtime.set_tensor(one["index"], rng.random(one["shape"]).astype(one["dtype"]))
+    for tensor in runtime.get_input_details():
+        runtime.set_tensor(tensor["index"], rng.random(tensor["shape"]).astype(tensor["dtype"]))
     times = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
@@ -121,7 +125,7 @@ def show(rows: Sequence[tuple[float, int, Kind]], most: int) -> None:
     print("| operation | inputs | outputs | number | ms |\n|---|---|---|---|---|")
     for took, count, kind in rows[:most]:
         shapes = (
-            " ".join("x".join(map(str, one)) for one in group)
+            " ".join("x".join(map(str, shape)) for shape in group)
             for group in (kind.inputs, kind.outputs)
         )
         print(f"| {kind.name} | {' | '.join(shapes)} | {count} | {took:.2f} |")

@@ -1,15 +1,15 @@
 """AP and AP50 on a folder of images against minutes, from the command to the last evaluation.
 
-Each cell is a training of its own, whose schedule ends with the minutes:
+Each cell is a training of its own with a schedule that ends with the minutes:
 
-- `stillbox train --data FOLDER` as it comes, from random weights, from those of `--weights`, and
-  recipes of `--start`;
+- `stillbox train --data FOLDER` as it comes, from random weights, from `--weights`, and recipes of
+  `--start`;
 - Ultralytics' `yolo11n.yaml` from random weights, with the defaults and the option `time` of its
   command. It is under the AGPL: it has an environment of its own, and no file imports it;
 - networks of torchvision from random weights, by the settings of its reference script.
 
-Start, compilation without a cache, and evaluations count. The results are those of the best
-checkpoint on the validation images, scored by this project's COCO scorer.
+Start, compilation without a cache, and evaluations count. Results belong to the best checkpoint
+on the validation images, scored by this project's COCO scorer.
 
     python benchmarks/time_to_accuracy.py BCCD RACCOON --minutes 3 5 10 15 --peers
 """
@@ -72,11 +72,11 @@ class Training:
 
     curve: list[Point]
     best: Point
-    """Of the checkpoint that the trainer keeps as its best; the minutes are those of the end."""
+    """The checkpoint that the trainer keeps as its best, at the minute when the training ends."""
 
     @classmethod
     def of(cls, curve: list[Point]) -> "Training":
-        """Returns a training whose evaluations have COCO's scores."""
+        """Returns a training from its evaluations with COCO's scores."""
         best = max(curve, key=lambda point: point.ap)
         return cls(curve, Point(curve[-1].minutes, best.ap, best.ap50))
 
@@ -128,14 +128,16 @@ def prepare(source: Path, work: Path) -> Folder:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-def own(data: Folder, minutes: float, place: Path, *, weights: str, recipe: str = "") -> Training:
+def own_row(
+    data: Folder, minutes: float, place: Path, *, weights: str, recipe: str = ""
+) -> Training:
     """Trains as many steps as end in time, by the seconds of a short run of the same command."""
     before, step = _start_and_step(data, place / "first", weights, recipe)
     steps = max(int((minutes * (1 - _RESERVE) - before) / step), _EVALUATIONS)
     command = _train(data, place / "model", weights, recipe, steps)
     lines = run(command, STILLBOX_CACHE=str(place / "cache"))
-    found = ((now, _EVALUATED.match(line)) for now, line in lines)
-    return Training.of([Point(now, *map(float, match.groups())) for now, match in found if match])
+    matches = ((now, _EVALUATED.match(line)) for now, line in lines)
+    return Training.of([Point(now, *map(float, match.groups())) for now, match in matches if match])
 
 
 def _train(data: Folder, model: Path, weights: str, recipe: str, steps: int) -> list[str | Path]:
@@ -172,13 +174,15 @@ def ultralytics(data: Folder, minutes: float, place: Path, *, python: Path) -> T
 
 
 def _by_number(data: Folder, path: Path) -> list[ImageResult]:
-    """Returns results whose images have the ids of the ground truth in place of file names."""
+    """Returns results; images have the ids of the ground truth in place of file names."""
     truth = json.loads((data.coco / "annotations" / "instances_val.json").read_text())
     stems = {Path(image["file_name"]).stem: str(image["id"]) for image in truth["images"]}
     # Ultralytics writes a name of digits as a number.
-    ids = {str(int(stem)) if stem.isdecimal() else stem: one for stem, one in stems.items()}
+    ids = {
+        str(int(stem)) if stem.isdecimal() else stem: image_id for stem, image_id in stems.items()
+    }
     results = results_from_coco_json(path)
-    return [replace(one, image_id=ids[one.image_id]) for one in results]
+    return [replace(result, image_id=ids[result.image_id]) for result in results]
 
 
 def torchvision(
@@ -206,7 +210,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[tuple[str, Row]]:
         recipe, _, weights = start.partition(":")
         words = ("**stillbox**", *filter(None, [recipe]))
         name = "random" if weights == "none" else Path(weights).stem
-        yield f"{' '.join(words)}, {name}", partial(own, weights=weights, recipe=recipe)
+        yield f"{' '.join(words)}, {name}", partial(own_row, weights=weights, recipe=recipe)
     if not arguments.peers:
         return
     if python := peer_python(*ULTRALYTICS):

@@ -33,10 +33,10 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batch, side = (2, 128) if arguments.tiny else (arguments.batch_size, arguments.side)
     seconds = 0.5 if arguments.tiny else arguments.seconds
-    found, began = None, time.perf_counter()
-    while found is None:
+    measured, began = None, time.perf_counter()
+    while measured is None:
         try:
-            found = _measure(_prepare(device, batch, side), device, seconds)
+            measured = _measure(_prepare(device, batch, side), device, seconds)
         except torch.OutOfMemoryError:
             batch //= 2
         torch.cuda.empty_cache()
@@ -45,8 +45,8 @@ def main() -> None:
         json.dumps(
             {
                 "batch": batch,
-                "images_per_second": batch / found,
-                "ms": 1e3 * found,
+                "images_per_second": batch / measured,
+                "ms": 1e3 * measured,
                 "compiling": time.perf_counter() - began - seconds,
                 "memory": memory,
                 "versions": {

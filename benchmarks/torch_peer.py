@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 MOMENTUM = 0.9
-# So small that nothing can diverge: what the weights are is not measured.
+# A rate so small that nothing can diverge: what the weights are is not measured.
 RATE = 1e-6
 # Images and kernels with their channels last: on CPUs 7 to 12 % less time in float32, a fifth to a
 # third less in bfloat16, than as PyTorch has them by itself.

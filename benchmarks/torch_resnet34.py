@@ -39,7 +39,7 @@ class BasicBlock(nn.Module):
 
 
 class SsdResnet34(nn.Module):
-    """SSD with ResNet-34 up to its third group, whose stride is 1."""
+    """SSD with ResNet-34 up to its third group, which has stride 1."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     TORCH_PYTHON benchmarks/torch_ssd_mobilenet.py INPUTS.npz --threads 2
 
-`ssd_resnet34.py` starts it and writes the inputs. Layers, shapes, parameters and FLOPs are those of
-the recipe; PyTorch pads alike on both sides, where TensorFlow does not.
+`ssd_resnet34.py` starts it and writes the inputs. The recipe has the same layers, shapes,
+parameters and FLOPs; PyTorch pads alike on both sides, where TensorFlow does not.
 """
 
 import torch
@@ -15,7 +15,7 @@ from torch_resnet34 import by_anchor
 SLOTS = 91
 # Class and box channels are `anchors` times as many.
 ANCHORS = (3, 6, 6, 6, 6, 6)
-# Stride and channels of each depthwise and pointwise pair; the first map is that of the eleventh.
+# Stride and channels of each depthwise and pointwise pair; the eleventh gives the first map.
 PAIRS = (
     (1, 64), (2, 128), (1, 128), (2, 256), (1, 256), (2, 512), (1, 512),
     (1, 512), (1, 512), (1, 512), (1, 512), (2, 1024), (1, 1024),
@@ -74,7 +74,7 @@ def focal_loss(logits: Tensor, codes: Tensor, classes: Tensor, true_codes: Tenso
     Args:
         logits: `[B, A, 91]`.
         codes: `[B, A, 4]`.
-        classes: `[B, A]` int64, 0 for the background, whose targets are all 0.
+        classes: `[B, A]` int64, 0 for the background; its targets are all 0.
         true_codes: `[B, A, 4]`.
     """
     positive = classes > 0

@@ -2,8 +2,8 @@
 
     TORCH_PYTHON benchmarks/torch_training.py NETWORK COCO_FOLDER OUTPUT --minutes 5
 
-Batch, optimizer, rates (scaled to one process), augmentations and the shape of the schedule are
-those of `references/detection/README.md`; the schedule ends with the minutes. Inputs have 320
+Batch, optimizer, rates (scaled to one process), augmentations and the shape of the schedule follow
+`references/detection/README.md`; the schedule ends with the minutes. Inputs have 320
 pixels. Each evaluation writes `OUTPUT/MINUTES.json`, detections in COCO's format. It needs torch
 and torchvision and nothing of this project.
 """
@@ -59,7 +59,7 @@ class Images(Dataset[Example]):
         content = json.loads((folder / "annotations" / f"instances_{split}.json").read_text())
         self.images, self._folder = content["images"], folder / split
         self.slots = 1 + max(category["id"] for category in content["categories"])
-        self._boxes: dict[int, list[dict[str, Any]]] = {one["id"]: [] for one in self.images}
+        self._boxes: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in self.images}
         for annotation in content["annotations"]:
             self._boxes[annotation["image_id"]].append(annotation)
         self._transforms = transforms
@@ -97,7 +97,7 @@ def batches(images: Images, size: int) -> Iterator[tuple[list[Tensor], list[dict
 def detect(network: torch.nn.Module, images: Images) -> list[dict[str, Any]]:
     """Returns the detections of a split."""
     network.eval()
-    found = []
+    results = []
     with torch.inference_mode():
         for pixels, target in (images[index] for index in range(len(images))):
             (result,) = network([pixels])
@@ -105,9 +105,9 @@ def detect(network: torch.nn.Module, images: Images) -> list[dict[str, Any]]:
             for (left, top, right, bottom), label, score in zip(*columns, strict=True):
                 box = [left, top, right - left, bottom - top]
                 row = {"image_id": target["image_id"], "category_id": label}
-                found.append(row | {"bbox": box, "score": score})
+                results.append(row | {"bbox": box, "score": score})
     network.train()
-    return found
+    return results
 
 
 def main() -> None:
@@ -135,9 +135,9 @@ def main() -> None:
         done = (time.perf_counter() - began) / 60 / arguments.minutes
         if done * arguments.evaluations >= evaluated + 1:
             evaluated += 1
-            found = detect(network, val)
+            results = detect(network, val)
             minutes = (time.perf_counter() - began) / 60
-            (arguments.output / f"{minutes:.4f}.json").write_text(json.dumps(found))
+            (arguments.output / f"{minutes:.4f}.json").write_text(json.dumps(results))
         if done >= 1:
             last = sum(losses[-20:]) / len(losses[-20:])
             print(f"{step} steps, the loss fell from {losses[0]:.3f} to {last:.3f}")

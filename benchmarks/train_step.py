@@ -71,7 +71,7 @@ def _experiment(arguments: argparse.Namespace) -> schema.Experiment:
 def _measure(
     experiment: schema.Experiment, arguments: argparse.Namespace, plain: bool
 ) -> tuple[float, float, float]:
-    """Returns the seconds of the best step, those of compiling, and the FLOPs of a step."""
+    """Returns the seconds of the best step, the seconds of compiling, and the FLOPs of a step."""
     with lowering(portable=plain):
         step = TrainStep(experiment, arguments.batch_size)
     seconds = min(step.run() for _ in range(arguments.steps))

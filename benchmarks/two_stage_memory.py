@@ -45,7 +45,7 @@ def measure_memory(model: schema.FasterRcnn, batch_size: int) -> Table:
     for sizes in _SIZES:
         anchors = replace(model.proposals.anchors, scales_per_octave=sizes)
         both = replace(model, proposals=replace(model.proposals, anchors=anchors))
-        detectors = [build_detector(one) for one in (both, replace(both, boxes=None))]
+        detectors = [build_detector(experiment) for experiment in (both, replace(both, boxes=None))]
         count = len(detectors[0].anchors)
         for boxes in _BOXES:
             batch = random_batch(batch_size, detectors[0].image_shape, boxes, model.num_classes)
