@@ -55,14 +55,18 @@ class Boxes:
             images.setdefault(image, []).append((name, box))
         return images
 
-    def sides(self, box: Box, own: Callable[[float, float], float]) -> tuple[object, ...]:
+    def sides(
+        self, box: Box, unit_of_format: Callable[[float, float], float]
+    ) -> tuple[object, ...]:
         """xmin, ymin, xmax, ymax as written."""
-        unit, (y, x, v, u) = self.unit or own, box
+        unit, (y, x, v, u) = self.unit or unit_of_format, box
         pairs = ((x, WIDTH), (y, HEIGHT), (u, WIDTH), (v, HEIGHT))
         return tuple(self.spell(unit(*pair)) for pair in pairs)
 
-    def corner_and_size(self, box: Box, own: Callable[[float, float], float]) -> tuple[object, ...]:
-        unit, (y, x, v, u) = self.unit or own, box
+    def corner_and_size(
+        self, box: Box, unit_of_format: Callable[[float, float], float]
+    ) -> tuple[object, ...]:
+        unit, (y, x, v, u) = self.unit or unit_of_format, box
         pairs = ((x, WIDTH), (y, HEIGHT), (u - x, WIDTH), (v - y, HEIGHT))
         return tuple(self.spell(unit(*pair)) for pair in pairs)
 

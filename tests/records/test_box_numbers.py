@@ -56,9 +56,9 @@ def item(boxes, numbers, size=(HEIGHT, WIDTH), **values):
     return AnnotatedImage(**(defaults | values))
 
 
-def pixels_of(one):
+def pixels_of(image):
     """The boxes of an item in pixels."""
-    return one.pixel_boxes * (np.array([HEIGHT, WIDTH] * 2) if one.relative else 1)
+    return image.pixel_boxes * (np.array([HEIGHT, WIDTH] * 2) if image.relative else 1)
 
 
 FORMATS = {
@@ -83,8 +83,8 @@ def test_numbers_of_any_unit_and_layout_are_found_in_any_format(name, meant, see
     stored = read_as(written(boxes, meant), numbers)
     items = [item(rows, numbers) for rows in np.array_split(stored, 10)]
     log = ConversionLog()
-    found = read_numbers(items, [None] * 10, numbers, log)
-    np.testing.assert_allclose(np.concatenate(list(map(pixels_of, found))), boxes, atol=1e-6)
+    read = read_numbers(items, [None] * 10, numbers, log)
+    np.testing.assert_allclose(np.concatenate(list(map(pixels_of, read))), boxes, atol=1e-6)
     assert bool(list(log)) == (meant != numbers)
 
 
@@ -93,9 +93,9 @@ def test_boxes_as_the_format_says_are_left_alone(name):
     numbers, log = FORMATS[name], ConversionLog()
     for seed in range(30):
         stored = read_as(written(boxes_of(1 + seed % 12, seed), numbers), numbers)
-        one = item(stored, numbers)
-        (found,) = read_numbers([one], [None], numbers, log)
-        assert found is one or np.array_equal(found.pixel_boxes, one.pixel_boxes)
+        given = item(stored, numbers)
+        (read,) = read_numbers([given], [None], numbers, log)
+        assert read is given or np.array_equal(read.pixel_boxes, given.pixel_boxes)
     assert not list(log)
 
 
@@ -103,10 +103,10 @@ def test_the_real_size_is_looked_up_where_none_is_claimed():
     numbers, boxes = FORMATS["YOLO"], boxes_of()
     stored = read_as(written(boxes, BoxNumbers("pixels", "corners")), numbers)
     content = image_bytes(HEIGHT, WIDTH)
-    one = item(stored, numbers, (0, 0), stored=lambda: content)
-    (found,) = read_numbers([one], [None], numbers, ConversionLog())
-    np.testing.assert_allclose(found.pixel_boxes, boxes, atol=1e-6)
-    assert not found.relative
+    given = item(stored, numbers, (0, 0), stored=lambda: content)
+    (read,) = read_numbers([given], [None], numbers, ConversionLog())
+    np.testing.assert_allclose(read.pixel_boxes, boxes, atol=1e-6)
+    assert not read.relative
 
 
 def test_each_split_has_numbers_of_its_own():
@@ -114,9 +114,9 @@ def test_each_split_has_numbers_of_its_own():
     right = item(boxes, numbers)
     other = item(boxes / ([HEIGHT, WIDTH] * 2), numbers)
     log = ConversionLog()
-    found = read_numbers([right, other], ["train", "val"], numbers, log)
-    for one in found:
-        np.testing.assert_allclose(pixels_of(one), boxes, atol=1e-6)
+    read = read_numbers([right, other], ["train", "val"], numbers, log)
+    for image in read:
+        np.testing.assert_allclose(pixels_of(image), boxes, atol=1e-6)
     assert [problem.count for problem in log] == [1]
 
 
@@ -129,8 +129,8 @@ def test_two_readings_that_fit_stop_and_the_user_chooses():
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
     assert "box_numbers=pixels:corners" in caught.value.fix
     chosen = BoxNumbers.from_name("pixels:corners")
-    (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), chosen)
-    np.testing.assert_allclose(found.pixel_boxes, boxes)
+    (read,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), chosen)
+    np.testing.assert_allclose(read.pixel_boxes, boxes)
 
 
 def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
@@ -141,8 +141,8 @@ def test_another_layout_of_few_boxes_that_stick_out_is_asked_for():
     with refused("a.json: image 1", "20%", 20) as caught:
         read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
     assert worded(caught.value.fix).endswith("box_numbers=fractions:centre_size")
-    (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), numbers)
-    np.testing.assert_array_equal(found.pixel_boxes, stored)
+    (read,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog(), numbers)
+    np.testing.assert_array_equal(read.pixel_boxes, stored)
 
 
 def test_numbers_that_are_nothing_stop():
@@ -159,9 +159,9 @@ def test_single_boxes_of_another_unit_are_dropped():
     ):
         stored = read_as(written(boxes_of(), numbers), numbers)
         log = ConversionLog()
-        one = item(np.concatenate([stored, [wrong]]), numbers)
-        (found,) = read_numbers([one], [None], numbers, log)
-        np.testing.assert_array_equal(found.pixel_boxes, stored)
+        given = item(np.concatenate([stored, [wrong]]), numbers)
+        (read,) = read_numbers([given], [None], numbers, log)
+        np.testing.assert_array_equal(read.pixel_boxes, stored)
         assert [(problem.reason, problem.action) for problem in log] == [(reason, "box dropped")]
 
 
@@ -172,8 +172,8 @@ def test_inverted_corners_and_boxes_beyond_the_border_keep_their_reading():
     beyond = boxes.copy()
     beyond[::4, 3] += 60
     for stored in (inverted, beyond):
-        (found,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
-        np.testing.assert_array_equal(found.pixel_boxes, stored)
+        (read,) = read_numbers([item(stored, numbers)], [None], numbers, ConversionLog())
+        np.testing.assert_array_equal(read.pixel_boxes, stored)
 
 
 def test_a_name_that_is_no_reading_is_refused():

@@ -305,7 +305,7 @@ def test_images_without_boxes_take_no_turn(tmp_path, convert):
     report = convert(content, tmp_path, "--shards", 2)
     assert (report["images_found"], report["images_written"]) == (7, 5)
     written = {
-        name: [int(one["image/source_id"][0]) for one in stored]
+        name: [int(record["image/source_id"][0]) for record in stored]
         for name, stored in records(tmp_path).items()
     }
     # 0, 2, 3, 5, 6 in turn; were 1 and 4 counted, 2 would be in the first file.
@@ -321,8 +321,10 @@ def test_real_images_without_annotations_are_left_out(tmp_path, convert):
     # Of the 118,287 images of train2017 1,021 have no annotation; of these 50 one has none, and
     # the images 0, 7, ... 49, eight of them, lose theirs.
     bare = {image["id"] for image in content["images"][::7]}
-    kept = [one for one in content["annotations"] if one["image_id"] not in bare]
-    annotated = {one["image_id"] for one in kept}
+    kept = [
+        annotation for annotation in content["annotations"] if annotation["image_id"] not in bare
+    ]
+    annotated = {annotation["image_id"] for annotation in kept}
     report = convert(content | {"annotations": kept}, TINY / "train2017", "--shards", 16)
     assert report["images_found"] == 50
     assert report["images_written"] == len(annotated) == 41
@@ -335,6 +337,6 @@ def test_real_images_without_annotations_are_left_out(tmp_path, convert):
         assert name == f"train-{shard:05d}-of-00016.tfrecord"
         ids = [int(example["image/source_id"][0]) for example in examples]
         assert ids == order[shard::16]
-    for example in (one for examples in stored.values() for one in examples):
+    for example in (example for examples in stored.values() for example in examples):
         path = TINY / "train2017" / example["image/filename"][0].decode()
         assert bytes(example["image/encoded"][0]) == path.read_bytes()

@@ -26,15 +26,15 @@ def tf_example_class():
             )
         return entry
 
-    one, many, inner = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED, kinds.TYPE_MESSAGE
+    single, many, inner = kinds.LABEL_OPTIONAL, kinds.LABEL_REPEATED, kinds.TYPE_MESSAGE
     message("BytesList", ("value", kinds.TYPE_BYTES, many, ""))
     message("FloatList", ("value", kinds.TYPE_FLOAT, many, ""))
     message("Int64List", ("value", kinds.TYPE_INT64, many, ""))
     feature = message(
         "Feature",
-        ("bytes_list", inner, one, ".t.BytesList"),
-        ("float_list", inner, one, ".t.FloatList"),
-        ("int64_list", inner, one, ".t.Int64List"),
+        ("bytes_list", inner, single, ".t.BytesList"),
+        ("float_list", inner, single, ".t.FloatList"),
+        ("int64_list", inner, single, ".t.Int64List"),
     )
     feature.oneof_decl.add(name="kind")
     for field in feature.field:
@@ -42,9 +42,9 @@ def tf_example_class():
     features = message("Features", ("feature", inner, many, ".t.Features.FeatureEntry"))
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=one)
-    entry.field.add(name="value", number=2, type=inner, label=one, type_name=".t.Feature")
-    message("Example", ("features", inner, one, ".t.Features"))
+    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=single)
+    entry.field.add(name="value", number=2, type=inner, label=single, type_name=".t.Feature")
+    message("Example", ("features", inner, single, ".t.Features"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))

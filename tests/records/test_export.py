@@ -47,9 +47,9 @@ def test_what_is_exported_reads_back_as_the_same_records(tmp_path, form):
     again = convert_folder(tmp_path / form, tmp_path / "again")
     assert (again.format, again.classes, again.split) == (form, first.classes, first.split)
     for part in ("train", "validation"):
-        expected, found = examples(first, part), examples(again, part)
-        assert list(found) == list(expected)
-        for name, example in found.items():
+        expected, exported = examples(first, part), examples(again, part)
+        assert list(exported) == list(expected)
+        for name, example in exported.items():
             assert example.encoded == expected[name].encoded
             np.testing.assert_allclose(example.boxes, expected[name].boxes, atol=ROUNDING, rtol=0)
             np.testing.assert_array_equal(example.class_ids, expected[name].class_ids)
@@ -106,7 +106,7 @@ def test_names_become_valid_in_files_and_formats(tmp_path, form):
     names = ["a\n\x1b[2J\u202e.jpg", "CASE.jpg", "case.jpg", "long" * 99 + ".jpg", "-x #%.jpg"]
     label_map = LabelMap.from_names(["cat\x1b\ufffe", "dog"])
     given = [make_example(filename=name, image_id=str(n)) for n, name in enumerate(names)]
-    payloads = [serialize_example(one, label_map) for one in given]
+    payloads = [serialize_example(example, label_map) for example in given]
     path = write_records(tmp_path / "a.record", payloads)
     export_records([str(path)], label_map, tmp_path / form, form)
     files = [file.name for file in (tmp_path / form).rglob("*.jpg")]
@@ -126,8 +126,8 @@ def test_the_yaml_of_yolo_has_places_beside_it_and_no_path_of_the_working_folder
 
 def test_a_second_split_of_voc_leaves_the_annotations_of_the_first(tmp_path):
     for split, name, kind in (("train", "a.jpg", "JPEG"), ("val", "a.png", "PNG")):
-        one = make_example(filename=name, encoded=image_bytes(kind=kind))
-        path = write_records(tmp_path / "a.record", [one])
+        original = make_example(filename=name, encoded=image_bytes(kind=kind))
+        path = write_records(tmp_path / "a.record", [original])
         export_records([str(path)], CAT_DOG, tmp_path / "voc", "voc", split=split)
     again = convert_folder(tmp_path / "voc", tmp_path / "again")
     assert (again.train_images, again.validation_images) == (1, 1)
@@ -249,8 +249,8 @@ def records(tmp_path):
     def write(*examples, label_map=LABEL_MAP):
         path = tmp_path / "train.record"
         with tfrecord_writer(path) as append:
-            for one in examples:
-                append(serialize_example(one, label_map))
+            for example in examples:
+                append(serialize_example(example, label_map))
         if label_map is not None:
             (tmp_path / "label_map.pbtxt").write_text(label_map.to_text())
         return [str(path)]
@@ -274,26 +274,26 @@ def test_pixels_and_boxes_are_those_of_the_image():
 
 
 def test_boxes_are_clipped_down_to_the_least_visible_share():
-    one = example(
+    whole = example(
         [(10, 80, 20, 110), (10, 10, 20, 20)],
         size=(100, 200),
         area=np.float32([150, 80]),
         is_crowd=np.array([True, False]),
     )
     options = TileOptions(tile=100, overlap=0, min_visible=0.3)
-    left, right = tile_example(one, options)
+    left, right = tile_example(whole, options)
     assert pixel_boxes(left) == [[10, 80, 20, 100], [10, 10, 20, 20]]
     assert left.truncated.tolist() == [True, False]
     assert left.area.tolist() == pytest.approx([100, 80])
     assert left.is_crowd.tolist() == [True, False]
     assert pixel_boxes(right) == [[10, 0, 20, 10]]
     half = TileOptions(tile=100, overlap=0, min_visible=0.5)
-    assert [len(tile.boxes) for tile in tile_example(one, half)] == [2, 0]
+    assert [len(tile.boxes) for tile in tile_example(whole, half)] == [2, 0]
 
 
 def test_an_image_of_one_tile_is_kept_as_it_is():
-    one = example([(1, 1, 9, 9)], size=(80, 100))
-    assert list(tile_example(one, TileOptions(tile=100))) == [one]
+    whole = example([(1, 1, 9, 9)], size=(80, 100))
+    assert list(tile_example(whole, TileOptions(tile=100))) == [whole]
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "I;16", "1"])

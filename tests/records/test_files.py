@@ -32,7 +32,7 @@ def test_a_file_replaces_an_older_one_and_a_failure_leaves_nothing_behind(tmp_pa
 
 @pytest.mark.parametrize("write", ["file", "records", "predictions", "checkpoint"])
 def test_a_pipe_is_no_older_file_and_stays(tmp_path, write):
-    """So is a device: a page written to /dev/null took its place."""
+    """A device stays as well: a page written to /dev/null took its place."""
     path = tmp_path / "out"
     os.mkfifo(path)
     (tmp_path / "lines").write_text("{}\n")
@@ -68,7 +68,7 @@ def test_without_room_a_file_says_what_it_needs_and_leaves_nothing(tmp_path):
     with files_up_to(1000), pytest.raises(UserError) as refused:
         write_whole(tmp_path / "report.html", b"x" * 5_000_000)
     assert str(refused.value).startswith(f"{tmp_path}/report.html: cannot be written: File too la")
-    # The limit is that of a file: what is free on the disk says nothing.
+    # The limit belongs to a file: what is free on the disk says nothing.
     assert refused.value.what.endswith("; it needs 5 MiB")
     assert list(tmp_path.iterdir()) == []
 
@@ -191,7 +191,7 @@ def test_there_is_one_writer_and_a_killed_one_leaves_nothing(tmp_path, writer):
     with pytest.raises(UserError) as caught:
         write(tmp_path / "out")
     assert str(caught.value).startswith(f"{tmp_path}/out: another process is writing it")
-    # The leftover of another target is that of a live process.
+    # A live process owns the leftover of another target.
     write(tmp_path / "other")
     assert names(tmp_path) == [".out.stillbox-partial", "other"]
     os.kill(process.pid, signal.SIGKILL)

@@ -128,8 +128,8 @@ def test_ids_and_names_of_coco_files_stay(tmp_path):
         (tmp_path / "set" / part / "_annotations.coco.json").write_text(json.dumps(content))
     converted = convert_folder(tmp_path / "set", tmp_path / "out")
     for part in ("train", "validation"):
-        found = {name: one.image_id for name, one in examples(converted, part).items()}
-        assert found == {"a.png": "1", "deep/b.png": "2"}
+        ids = {name: example.image_id for name, example in examples(converted, part).items()}
+        assert ids == {"a.png": "1", "deep/b.png": "2"}
     second = (tmp_path / "set/valid/_annotations.coco.json").read_text()
     shutil.move(tmp_path / "set/valid", tmp_path / "set/train/more")
     (tmp_path / "set/train/more/_annotations.coco.json").unlink()
@@ -139,9 +139,9 @@ def test_ids_and_names_of_coco_files_stay(tmp_path):
     content["images"], content["annotations"] = entries[:1], content["annotations"][:1]
     (tmp_path / "set/valid/third.json").write_text(json.dumps(content))
     mixed = convert_folder(tmp_path / "set", tmp_path / "mixed", FolderOptions(bad_records="fail"))
-    found = {name: one.image_id for name, one in examples(mixed).items()}
+    ids = {name: example.image_id for name, example in examples(mixed).items()}
     names = ("a.png", "deep/b.png", "more/a.png", "more/deep/b.png")
-    assert found == {name: f"train/{name}" for name in names}
+    assert ids == {name: f"train/{name}" for name in names}
     assert any("image id occurs twice in a set" in said for said in mixed.problems)
 
 

@@ -204,7 +204,7 @@ def test_an_embedded_image_is_used_if_there_is_no_file(folder, tmp_path):
         (folder / f"images/{name}.png").unlink()
     converted = convert_folder(folder, tmp_path / "out")
     both = both_sets(converted)
-    assert {name: one.encoded for name, one in both.items()} == {
+    assert {name: example.encoded for name, example in both.items()} == {
         "a.png": pixels["a"], "b.img": pixels["b"], "c.png": pixels["c"],
     }  # fmt: skip
 
@@ -402,7 +402,7 @@ def test_malformed_files_are_reported_with_file_and_line(folder, tmp_path, name,
 
 
 def with_half_a_character(name):
-    """A class of each format whose name ends with half a character, escaped or in bytes."""
+    """A class of each format; its name ends with half a character, escaped or in bytes."""
     if name == "yolo":
         return yolo, "data.yaml", b"cat]", b'"cat\\ud800"]'
     if name == "labelme":
@@ -476,7 +476,9 @@ def test_lines_of_json_end_at_line_feeds_and_blank_ones_are_counted(folder, tmp_
 
 def test_lines_are_looked_up_for_the_reported_cases_only(tmp_path, monkeypatch):
     looked_up = []
-    monkeypatch.setattr(data_folder, "line_of", lambda *found: looked_up.append(found) or "line")
+    monkeypatch.setattr(
+        data_folder, "line_of", lambda *arguments: looked_up.append(arguments) or "line"
+    )
     for name in ("x", "y"):
         picture(tmp_path / name / "a.png")
     data, log = DataFolder(tmp_path), ConversionLog()
@@ -526,8 +528,8 @@ def test_the_box_around_an_ellipse_that_is_turned(folder, tmp_path, tool, degree
     down, across = halves
     expected = [20 - down, 21 - across, 20 + down, 21 + across]
     for example in both_sets(convert_folder(folder, tmp_path / "out")).values():
-        found = example.boxes * [HEIGHT, WIDTH, HEIGHT, WIDTH]
-        np.testing.assert_allclose(found, [expected], atol=1e-4)
+        boxes = example.boxes * [HEIGHT, WIDTH, HEIGHT, WIDTH]
+        np.testing.assert_allclose(boxes, [expected], atol=1e-4)
 
 
 def test_a_file_in_place_of_its_folder(folder, tmp_path):
@@ -571,8 +573,8 @@ def test_an_image_with_two_label_files_is_left_out_by_name(folder, tmp_path):
     converted = convert_folder(folder, tmp_path / "out")
     assert (converted.train_images + converted.validation_images, converted.boxes) == (2, 1)
     assert any("another label file of an image" in said for said in converted.problems)
-    what = r"older/a\.txt: another label file of an image.*beside labels/a\.txt"
-    refuse_folder(folder, tmp_path, what, bad_records="fail")
+    sentence = r"older/a\.txt: another label file of an image.*beside labels/a\.txt"
+    refuse_folder(folder, tmp_path, sentence, bad_records="fail")
 
 
 def test_a_cvat_file_is_not_taken_for_voc(folder, tmp_path):

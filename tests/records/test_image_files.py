@@ -43,7 +43,7 @@ def test_jpeg_and_png_are_copied_byte_for_byte(kind, mode):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode", "what"),
+    ("kind", "mode", "noted"),
     [
         ("JPEG", "L", ["grayscale image"]),
         ("PNG", "RGBA", ["image with transparency"]),
@@ -52,9 +52,9 @@ def test_jpeg_and_png_are_copied_byte_for_byte(kind, mode):
         ("JPEG", "RGB", []),
     ],
 )
-def test_special_formats_are_noted(kind, mode, what):
+def test_special_formats_are_noted(kind, mode, noted):
     notes = prepare_image(image_bytes(40, 60, kind, mode), (40, 60)).notes
-    assert [note[0] for note in notes] == what
+    assert [note[0] for note in notes] == noted
     assert all(outcome.startswith("kept") for _, _, outcome in notes)
 
 
@@ -84,8 +84,8 @@ def test_the_upper_8_of_16_bits_are_re_encoded(kind, claimed):
     exif[0x0112] = 6
     Image.fromarray(values).save(buffer, kind, **({"exif": exif} if kind == "PNG" else {}))
     expected = values >> 8 if kind == "TIFF" else np.rot90(values >> 8, -1)
-    found = pixels(prepare_image(buffer.getvalue(), claimed).encoded)
-    np.testing.assert_array_equal(found, np.repeat(expected[..., None], 3, axis=2))
+    computed = pixels(prepare_image(buffer.getvalue(), claimed).encoded)
+    np.testing.assert_array_equal(computed, np.repeat(expected[..., None], 3, axis=2))
 
 
 TIFF_START = b"MM\0*\0\0\0\x08"
@@ -143,8 +143,8 @@ def test_bytes_behind_a_png_file_are_not_taken_for_its_chunks():
 def test_exif_rotation_follows_the_annotation(claimed, exif, turned, why):
     data = image_bytes(40, 60, orientation=6)
     image = prepare_image(data, claimed, exif)
-    ((what, detail, outcome),) = image.notes
-    assert (what, detail) == (f"EXIF orientation ({why})", "orientation 6")
+    ((note, detail, outcome),) = image.notes
+    assert (note, detail) == (f"EXIF orientation ({why})", "orientation 6")
     if not turned:
         assert image.encoded is data
         assert outcome == "kept as stored, tag ignored"
@@ -254,7 +254,7 @@ def scan(parts=(1,), first=1, last=63, bits=0):
 
 
 def progressive(height, width, scans, between=b"", each=b""):
-    """A gray file whose scans each say of all blocks that they stay as they are."""
+    """A gray file; each scan says of all blocks that they stay as they are."""
     blocks = -(-height // 8) * -(-width // 8)
     # One code a table: DC 0; a run of 2^14 + 14 bits of blocks.
     tables = segment(0xC4, b"\x00\x01" + b"\0" * 15 + b"\x00")

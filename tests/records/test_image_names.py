@@ -39,7 +39,7 @@ def files(root, name):
 
 def rows(name):
     names = (name, "q1.png", "q2.png", "q3.png", "q4.png", "q5.png")
-    return [(one, "cat", box_of(number)) for number, one in enumerate(names)]
+    return [(name, "cat", box_of(number)) for number, name in enumerate(names)]
 
 
 @pytest.mark.parametrize("form", NAMED)
@@ -92,8 +92,8 @@ def test_the_suffix_of_the_annotation_wins(tmp_path):
         xml = voc_xml(("cat", (4, 6, 24, 36)), filename=f"p{number}{suffix}")
         (root / f"p{number}.xml").write_text(xml)
     converted = convert_folder(root, tmp_path / "out")
-    found = examples(converted) | examples(converted, "validation")
-    assert sorted(found) == ["p0.jpg", "p1.png", "p2.jpg", "p3.png", "p4.jpg", "p5.png"]
+    read = examples(converted) | examples(converted, "validation")
+    assert sorted(read) == ["p0.jpg", "p1.png", "p2.jpg", "p3.png", "p4.jpg", "p5.png"]
     assert any("6 x image without annotation" in problem for problem in converted.problems)
 
 
@@ -120,6 +120,6 @@ def test_labels_find_the_image_beside_them_among_many_of_one_name(tmp_path):
     data = DataFolder(root)
     compared = []
     for file in data.with_suffix(".txt"):
-        found = data.image_of_stem(file.stem, file)
-        compared.append(found == file.parents[1] / "images" / f"{file.stem}.png")
+        image = data.image_of_stem(file.stem, file)
+        compared.append(image == file.parents[1] / "images" / f"{file.stem}.png")
     assert all(compared)

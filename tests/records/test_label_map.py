@@ -235,7 +235,7 @@ def test_types_empty_lists_and_ids_in_words():
 
 
 @pytest.mark.parametrize(
-    ("rule", "classes", "what", "fix"),
+    ("rule", "classes", "sentence", "fix"),
     [
         ("label_map_id", 4, "id 5, the model has 4 classes", "set model.num_classes=5 (the"),
         ("contiguous", 4, "3 classes, the model 4,", "set model.num_classes=3 (the"),
@@ -244,11 +244,11 @@ def test_types_empty_lists_and_ids_in_words():
         ("contiguous", 5, "3 classes, the model 5,", "or set model.class_slots=label_map_id"),
     ],
 )
-def test_a_wrong_number_of_classes_is_refused_with_the_right_one(rule, classes, what, fix):
+def test_a_wrong_number_of_classes_is_refused_with_the_right_one(rule, classes, sentence, fix):
     with pytest.raises(UserError) as caught:
         assign_slots(SHAPES, classes, rule)
     assert caught.value.where == "m"
-    assert what in caught.value.what
+    assert sentence in caught.value.what
     assert fix in caught.value.fix
     assert caught.value.fix.endswith("or give the label map that belongs to the model")
     assert ("class_slots" in caught.value.fix) == ("class_slots" in fix)

@@ -33,7 +33,7 @@ def saved(pixels, kind="PNG"):
 
 
 def deep(bits, kind="PNG", pixels=RAMP):
-    """Integers whose upper 8 of `bits` bits are `pixels`; those below are set."""
+    """Integers of `bits` bits: the upper 8 are `pixels`, the others are set."""
     whole = (pixels.astype(np.int64) + 1) * 2 ** (bits - 8) - 1
     return saved(whole.astype(np.int32 if bits > 16 else np.uint16), kind)
 
@@ -48,11 +48,11 @@ def test_floats_are_scaled_by_the_brightest(most):
     data = saved(values, "TIFF")
     image = prepare_image(data, (0, 0))
     assert ("image of floats", f"0 to {most}", "scaled to 8 bits") in image.notes
-    found = gray(image.encoded)
+    scaled = gray(image.encoded)
     # A float may lie below its integer.
-    assert np.abs(found - values / most * 255).max() <= 1
+    assert np.abs(scaled - values / most * 255).max() <= 1
     for whole in (data, Image.fromarray(values)):
-        np.testing.assert_array_equal(read_image(whole)[0][..., 0], found)
+        np.testing.assert_array_equal(read_image(whole)[0][..., 0], scaled)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, 65536.0, "integer"])
@@ -68,7 +68,7 @@ def test_what_is_no_brightness_is_refused_by_its_range(wrong):
 
 
 def colours(bits, kind):
-    """Colours whose upper 8 of `bits` bits are the ramp, in 16 bits."""
+    """Colours of `bits` bits in 16: the upper 8 of them are the ramp."""
     whole = (RAMP.astype(np.uint16) << (bits - 8))[..., None].repeat(3, axis=2)
     return cv2.imencode(kind, whole)[1].tobytes()
 
@@ -104,7 +104,10 @@ def yolo_folder(root, images):
 
 def stored_pixels(paths):
     source = ExampleSource([paths])
-    return {one.filename: gray(one.encoded) for one in map(source.example, range(len(source)))}
+    return {
+        example.filename: gray(example.encoded)
+        for example in map(source.example, range(len(source)))
+    }
 
 
 def test_all_images_of_a_folder_are_scaled_alike(tmp_path):
@@ -155,8 +158,8 @@ def test_tiles_are_scaled_like_their_image():
     example = make_example(encoded=data, height=40, width=128, filename="a.png")
     tiles = tile_example(example, TileOptions(tile=64, overlap=0.0))
     # The first has the darker half, which needs 11 bits alone: 12 are taken, as for the whole.
-    found = np.concatenate([gray(one.encoded) for one in tiles], axis=1)
-    np.testing.assert_array_equal(found, np.repeat(RAMP, 2, axis=1))
+    scaled = np.concatenate([gray(tile.encoded) for tile in tiles], axis=1)
+    np.testing.assert_array_equal(scaled, np.repeat(RAMP, 2, axis=1))
 
 
 @pytest.mark.parametrize(

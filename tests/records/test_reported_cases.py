@@ -32,7 +32,7 @@ def corners(number):
     return (150 + number, 200 + number, 210 + number, 260 + number)
 
 
-def one(number):
+def single_box(number):
     return [box_of(number)]
 
 
@@ -43,38 +43,38 @@ def both(number):
 ALL = range(6)
 # Images that are read, their boxes, and a word of the report.
 READ = {
-    "c_nfd": (ALL, one, "differs in form"),
-    "c_rle_only": (ALL, one, "without a bbox"),
-    "coco_normalised": (ALL, one, "boxes are fractions"),
-    "coco_segmentation_only": (ALL, one, "without a bbox"),
-    "coco_string_image_ids": (ALL, one, ""),
-    "csv_semicolon": (ALL, one, "filename, width, height, class"),
+    "c_nfd": (ALL, single_box, "differs in form"),
+    "c_rle_only": (ALL, single_box, "without a bbox"),
+    "coco_normalised": (ALL, single_box, "boxes are fractions"),
+    "coco_segmentation_only": (ALL, single_box, "without a bbox"),
+    "coco_string_image_ids": (ALL, single_box, ""),
+    "csv_semicolon": (ALL, single_box, "filename, width, height, class"),
     "d_coco_entry_per_box": (ALL, both, "annotated in several places"),
     "d_cvat_two_tasks": (ALL, both, "annotated in several places"),
-    "i_png_12bit": (ALL, one, "12 bits"),
-    "l_choices": (ALL, one, ""),
-    "l_two_labels": (ALL, one, "several labels"),
-    "m_ignore_label": (ALL, one, "to be ignored"),
-    "m_rotation": (ALL, one, ""),
-    "m_truncated": ((0, 3, 4, 5), one, "cannot be read"),
-    "tiff_float01": (ALL, one, "floats"),
-    "v_missing_some": ((0, 1, 2), one, "3 x image without annotation"),
-    "v_normalised": (ALL, one, "boxes are fractions"),
-    "v_two_suffixes": (ALL, one, ""),
-    "voc_broken_heads": ((0, 1, 3, 4, 5), one, "the file is empty"),
-    "x_names_yes_on": (ALL, one, ""),
-    "x_via_coco": (ALL, one, ""),
-    "x_yolo_pixel_centre": (ALL, one, "boxes are pixels"),
-    "y_duplicates": (ALL, one, "the same box again"),
+    "i_png_12bit": (ALL, single_box, "12 bits"),
+    "l_choices": (ALL, single_box, ""),
+    "l_two_labels": (ALL, single_box, "several labels"),
+    "m_ignore_label": (ALL, single_box, "to be ignored"),
+    "m_rotation": (ALL, single_box, ""),
+    "m_truncated": ((0, 3, 4, 5), single_box, "cannot be read"),
+    "tiff_float01": (ALL, single_box, "floats"),
+    "v_missing_some": ((0, 1, 2), single_box, "3 x image without annotation"),
+    "v_normalised": (ALL, single_box, "boxes are fractions"),
+    "v_two_suffixes": (ALL, single_box, ""),
+    "voc_broken_heads": ((0, 1, 3, 4, 5), single_box, "the file is empty"),
+    "x_names_yes_on": (ALL, single_box, ""),
+    "x_via_coco": (ALL, single_box, ""),
+    "x_yolo_pixel_centre": (ALL, single_box, "boxes are pixels"),
+    "y_duplicates": (ALL, single_box, "the same box again"),
     "y_pose2": (ALL, lambda n: [corners(n)], "keypoints"),
-    "y_ppm": (ALL, one, "PPM"),
-    "y_val_float_class": (ALL, one, ""),
-    "yolo_commas": (ALL, one, ""),
-    "yolo_conf": (ALL, one, "column 6 is a confidence"),
-    "yolo_float_class": (ALL, one, ""),
-    "yolo_names_bool": (ALL, one, ""),
-    "yolo_track_conf_id": (ALL, one, "a confidence and a track"),
-    "yolo_windows_yaml": (ALL, one, ""),
+    "y_ppm": (ALL, single_box, "PPM"),
+    "y_val_float_class": (ALL, single_box, ""),
+    "yolo_commas": (ALL, single_box, ""),
+    "yolo_conf": (ALL, single_box, "column 6 is a confidence"),
+    "yolo_float_class": (ALL, single_box, ""),
+    "yolo_names_bool": (ALL, single_box, ""),
+    "yolo_track_conf_id": (ALL, single_box, "a confidence and a track"),
+    "yolo_windows_yaml": (ALL, single_box, ""),
 }
 STOPS = {
     "f_plain_export.zip": "this is an archive[\\s\\S]*unpack it",
@@ -100,8 +100,8 @@ def converted(name, tmp_path):
 def test_it_is_read_as_it_was_meant(tmp_path, name):
     images, boxes, said = READ[name]
     result = converted(name, tmp_path)
-    found = examples(result) | examples(result, "validation")
-    numbers = {int(filename.rpartition(".")[0][-1]): e for filename, e in found.items()}
+    read = examples(result) | examples(result, "validation")
+    numbers = {int(filename.rpartition(".")[0][-1]): e for filename, e in read.items()}
     assert sorted(numbers) == list(images)
     for number, example in numbers.items():
         expected = np.array(boxes(number)) / np.array([HEIGHT, WIDTH] * 2)
@@ -129,13 +129,13 @@ def test_names_splits_and_folders(tmp_path):
     assert (windows.train_images, windows.validation_images) == (4, 2)
     assert windows.split == "stated by the data set"
     folders = convert_folder(CASES / "ls_same_names", tmp_path / "folders")
-    found = examples(folders) | examples(folders, "validation")
-    for number, name in enumerate(sorted(found)):
+    read = examples(folders) | examples(folders, "validation")
+    for number, name in enumerate(sorted(read)):
         expected = np.array(box_of(number)) / np.array([HEIGHT, WIDTH] * 2)
-        np.testing.assert_allclose(found[name].boxes, [expected], atol=2e-5)
+        np.testing.assert_allclose(read[name].boxes, [expected], atol=2e-5)
     png = convert_folder(CASES / "v_two_suffixes", tmp_path / "suffixes")
-    found = examples(png) | examples(png, "validation")
-    assert sorted(found) == [f"p{number}.png" for number in ALL]
+    read = examples(png) | examples(png, "validation")
+    assert sorted(read) == [f"p{number}.png" for number in ALL]
 
 
 def test_all_boxes_of_a_dense_set_are_read(tmp_path):
@@ -146,9 +146,9 @@ def test_what_the_user_says_about_the_numbers_decides(tmp_path):
     result = convert_folder(
         CASES / "yolo_pixels", tmp_path / "out", FolderOptions(box_numbers="pixels:corners")
     )
-    found = examples(result) | examples(result, "validation")
+    read = examples(result) | examples(result, "validation")
     for number in ALL:
         expected = np.array(box_of(number)) / np.array([HEIGHT, WIDTH] * 2)
-        np.testing.assert_allclose(found[f"p{number}.jpg"].boxes, [expected], atol=1e-6)
+        np.testing.assert_allclose(read[f"p{number}.jpg"].boxes, [expected], atol=1e-6)
     stored = json.loads((tmp_path / "out" / "conversion.json").read_text())
     assert any("boxes are pixels" in problem for problem in stored["result"]["problems"])

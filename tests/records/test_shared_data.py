@@ -135,7 +135,7 @@ BCCD = {
 
 @pytest.mark.parametrize("name", BCCD)
 def test_bccd(tmp_path, name):
-    images, found, written, bad = BCCD[name]
+    images, boxes, written, bad = BCCD[name]
     root = DATA / "bccd"
     log = ConversionLog()
     stems = read_image_set(root, name)
@@ -144,7 +144,7 @@ def test_bccd(tmp_path, name):
     report, source = converted(items, label_map, tmp_path, log)
     assert (report.images_written, report.boxes_found, report.boxes_written) == (
         images,
-        found,
+        boxes,
         written,
     )
     problems = list(log)
@@ -190,14 +190,14 @@ def test_tiny_coco(tmp_path, name):
     found_crowds = 0
     for example in map(source.example, range(len(source))):
         image = by_image[example.image_id]
-        own = [a for a in stored["annotations"] if a["image_id"] == image["id"]]
+        in_image = [a for a in stored["annotations"] if a["image_id"] == image["id"]]
         found_crowds += int(example.is_crowd.sum())
-        assert example.class_ids.tolist() == [a["category_id"] for a in own]
-        assert example.is_crowd.tolist() == [bool(a["iscrowd"]) for a in own]
-        np.testing.assert_array_equal(example.area, np.float32([a["area"] for a in own]))
+        assert example.class_ids.tolist() == [a["category_id"] for a in in_image]
+        assert example.is_crowd.tolist() == [bool(a["iscrowd"]) for a in in_image]
+        np.testing.assert_array_equal(example.area, np.float32([a["area"] for a in in_image]))
         height, width = image["height"], image["width"]
         sides = [(y / height, x / width, (y + h) / height, (x + w) / width)
-                 for x, y, w, h in (a["bbox"] for a in own)]  # fmt: skip
+                 for x, y, w, h in (a["bbox"] for a in in_image)]  # fmt: skip
         # Equal to the quotient but for the clip of what rounding pushed over the edge.
         expected = np.float32(np.reshape(sides, (-1, 4))).clip(0, 1)
         np.testing.assert_array_equal(example.boxes, expected)
@@ -216,9 +216,9 @@ FOLDERS = {
 @pytest.mark.parametrize("form", ["yolo", "voc", "coco"])
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_same_records_come_out_of_every_form(tmp_path, name, form):
-    own, images, boxes = FOLDERS[name]
+    form_of_folder, images, boxes = FOLDERS[name]
     # The folder of raccoon has its boxes as CSV too.
-    first = convert_folder(DATA / name, tmp_path / "first", FolderOptions(format=own))
+    first = convert_folder(DATA / name, tmp_path / "first", FolderOptions(format=form_of_folder))
     assert first.train_images + first.validation_images + first.test_images == images
     label_map = LabelMap.from_file(first.label_map)
     sets = {"train": first.train, "val": first.validation, "test": first.test}
@@ -230,14 +230,14 @@ def test_the_same_records_come_out_of_every_form(tmp_path, name, form):
     for records, others in zip(
         sets.values(), (again.train, again.validation, again.test), strict=True
     ):
-        expected, found = (by_name(r, label_map) if r else {} for r in (records, others))
-        assert sorted(found) == sorted(expected)
-        for key, (example, payload) in found.items():
+        expected, exported = (by_name(r, label_map) if r else {} for r in (records, others))
+        assert sorted(exported) == sorted(expected)
+        for key, (example, payload) in exported.items():
             # Boxes are equal bit for bit; flags and ids survive where the format has them.
             np.testing.assert_array_equal(example.boxes, expected[key][0].boxes)
             np.testing.assert_array_equal(example.class_ids, expected[key][0].class_ids)
             assert example.encoded == expected[key][0].encoded
-            assert form != own or payload == expected[key][1]
+            assert form != form_of_folder or payload == expected[key][1]
 
 
 def by_name(records, label_map):

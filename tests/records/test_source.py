@@ -61,7 +61,7 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "what", "fix"),
+    ("pattern", "sentence", "fix"),
     [
         ("trian.record-?????-of-00003", "matches no file", "did you mean 'train.record-00000-of-"),
         ("val.record-00000-of-00003", "there is no such file", "did you mean 'val.record-00000-"),
@@ -76,11 +76,11 @@ def test_the_home_folder_is_understood(folder, monkeypatch):
         ("train.record@9999999999", "there is no such file", "train.record-00000-of-00003"),
     ],
 )
-def test_a_pattern_without_matches_lists_the_files_nearby(folder, pattern, what, fix):
+def test_a_pattern_without_matches_lists_the_files_nearby(folder, pattern, sentence, fix):
     with pytest.raises(UserError) as raised:
         expand([f"{folder}/{pattern}"])
     assert raised.value.where == f"{folder}/{pattern}"
-    assert what in raised.value.what
+    assert sentence in raised.value.what
     assert fix in raised.value.fix
 
 
@@ -103,8 +103,8 @@ def test_numbers_may_stand_before_the_ending(tmp_path):
     assert names(expand([f"{tmp_path}/train@2.tfrecord"])) == files
     assert names(expand([f"{tmp_path}/train-*"])) == files
     assert missing_shards(expand([f"{tmp_path}/train-*"])) == []
-    one = expand([f"{tmp_path}/{files[1]}"])
-    assert missing_shards(one) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
+    alone = expand([f"{tmp_path}/{files[1]}"])
+    assert missing_shards(alone) == [f"{tmp_path}/train.tfrecord: 1 of 2 shards"]
     with refused("train@3.tfrecord"):
         expand([f"{tmp_path}/train@3.tfrecord"])
 
@@ -116,8 +116,8 @@ def test_patterns_pass_over_what_conversions_write_beside_records(tmp_path):
         (tmp_path / f"train.report.{ending}").touch()
         (tmp_path / f"conversion.{ending}").touch()
     for pattern in ("train*", "*"):
-        found = [file.name for file in expand([str(tmp_path / pattern)])]
-        assert found == ["train.record-00000-of-00001"]
+        names = [file.name for file in expand([str(tmp_path / pattern)])]
+        assert names == ["train.record-00000-of-00001"]
     with refused("*.json"):
         expand([str(tmp_path / "*.json")])
     assert expand([str(tmp_path / "train.report.json")])  # the file itself is refused with its name

@@ -193,8 +193,8 @@ def test_more_shards_than_files_may_be_open_are_refused_and_leave_nothing(tmp_pa
     free = [number for number in range(len(taken) + 40) if number not in taken]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[39] + 1, limits[1]))
     try:
-        what = "80 shards are more files than this process may open"
-        with pytest.raises(UserError, match=what), sharded_writer(tmp_path, "train", 80):
+        sentence = "80 shards are more files than this process may open"
+        with pytest.raises(UserError, match=sentence), sharded_writer(tmp_path, "train", 80):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -343,8 +343,8 @@ def test_a_copy_that_another_process_has_made_meanwhile_stays(tmp_path, monkeypa
         return original(source, target)
 
     monkeypatch.setattr(index_module, "_decompress", meanwhile)
-    one = RecordFile(path)
-    assert [file.read(3) for file in (one, *others)] == [b"last", b"last"]
+    first = RecordFile(path)
+    assert [file.read(3) for file in (first, *others)] == [b"last", b"last"]
 
 
 def test_the_cache_needs_no_hard_links(tmp_path, monkeypatch, cache_folder):

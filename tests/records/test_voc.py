@@ -85,7 +85,7 @@ def test_files_come_sorted_or_in_the_order_of_the_set(read):
 
 # The file's own name finds the image; the name inside is often a leftover.
 @pytest.mark.parametrize(
-    ("images", "inside", "found"),
+    ("images", "inside", "chosen"),
     [
         (["a.jpg", "b.jpg"], "b.jpg", "a.jpg"),
         (["a.PNG"], "a.jpg", "a.PNG"),
@@ -95,11 +95,11 @@ def test_files_come_sorted_or_in_the_order_of_the_set(read):
         (["a.txt"], "a.jpg", "a.jpg"),
     ],
 )
-def test_the_image_of_an_annotation(read, root, images, inside, found):
+def test_the_image_of_an_annotation(read, root, images, inside, chosen):
     for name in images:
         (root / "JPEGImages" / name).touch()
     (item,), _, _ = read({"a.xml": annotation(filename=inside)})
-    assert item.path.name == found
+    assert item.path.name == chosen
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ def line(*values):
     return " ".join(f"{value:g}" for value in values)
 
 
-def assert_boxes(found):
+def assert_boxes(read):
     for stem, (x, y, w, h) in zip(STEMS, BOXES, strict=True):
         expected = [y - h / 2, x - w / 2, y + h / 2, x + w / 2]
-        np.testing.assert_allclose(found[f"{stem}.png"].boxes, [expected], atol=1e-5)
+        np.testing.assert_allclose(read[f"{stem}.png"].boxes, [expected], atol=1e-5)
 
 
 def around(n):
@@ -59,8 +59,8 @@ SAID = {
 @pytest.mark.parametrize("case", SAID)
 def test_columns_with_one_meaning_are_passed_over_and_said(tmp_path, case):
     values, said = SAID[case]
-    result, found = converted(tmp_path, [line(*values(n)) for n in range(6)])
-    assert_boxes(found)
+    result, read = converted(tmp_path, [line(*values(n)) for n in range(6)])
+    assert_boxes(read)
     assert any(said in problem for problem in result.problems)
 
 
@@ -74,8 +74,8 @@ OUTLINES = {
 
 @pytest.mark.parametrize("case", OUTLINES)
 def test_outlines_become_the_boxes_around_them(tmp_path, case):
-    result, found = converted(tmp_path, [line(*OUTLINES[case](n)) for n in range(6)])
-    assert_boxes(found)
+    result, read = converted(tmp_path, [line(*OUTLINES[case](n)) for n in range(6)])
+    assert_boxes(read)
     assert not any("passed over" in problem for problem in result.problems)
 
 
@@ -108,8 +108,8 @@ def test_columns_without_a_meaning_are_counted_and_refused(tmp_path, case):
     ],
 )
 def test_lines_of_other_writers_are_read(tmp_path, spell):
-    result, found = converted(tmp_path, [spell(line(0, *BOXES[n])) for n in range(6)])
-    assert_boxes(found)
+    result, read = converted(tmp_path, [spell(line(0, *BOXES[n])) for n in range(6)])
+    assert_boxes(read)
     assert result.problems == () or all("no image to score" in p for p in result.problems)
 
 
@@ -123,7 +123,7 @@ def test_classes_that_are_numbered_from_1_stop(tmp_path):
 
 def test_a_label_file_of_something_else_leaves_its_image_out(tmp_path):
     lines = [line(0, *box) for box in BOXES[:5]] + ["a cat on a mat"]
-    result, found = converted(tmp_path, lines)
-    assert "p5.png" not in found
+    result, read = converted(tmp_path, lines)
+    assert "p5.png" not in read
     said = "labels/p5.txt:1: 'a cat on a mat'"
     assert any("label file is not YOLO" in p and said in p for p in result.problems)
