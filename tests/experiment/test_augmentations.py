@@ -35,8 +35,8 @@ def read(step):
 
 
 def augmentation(step):
-    (found,) = read(step).experiment.train.augmentations
-    return found
+    (step_read,) = read(step).experiment.train.augmentations
+    return step_read
 
 
 def with_augmentations(*augmentations):
@@ -287,8 +287,8 @@ def test_the_defaults_break_no_rule(case):
 
 def test_values_that_only_training_sees_are_warned_about():
     cases = schema.NormalizeImage(), schema.SubtractChannelMean(), schema.AdjustGamma()
-    found = warnings_about(with_augmentations(*cases), {})
-    assert [line.partition(":")[0] for line in found if "training alone" in line] == [
+    warnings = warnings_about(with_augmentations(*cases), {})
+    assert [line.partition(":")[0] for line in warnings if "training alone" in line] == [
         "train.augmentations.0",
         "train.augmentations.1",
     ]
@@ -296,8 +296,8 @@ def test_values_that_only_training_sees_are_warned_about():
 
 def test_windows_that_are_resized_twice_are_warned_about():
     def twice(*cases):
-        found = warnings_about(with_augmentations(*cases), {})
-        return [line for line in found if "resized twice" in line]
+        warnings = warnings_about(with_augmentations(*cases), {})
+        return [line for line in warnings if "resized twice" in line]
 
     # The network input of the default experiment is 300 x 300.
     (line,) = twice(schema.SsdIouCrop(resize_to=(320, 300)))
@@ -309,8 +309,8 @@ def test_windows_that_are_resized_twice_are_warned_about():
 
 def test_a_contrast_that_the_policy_never_changes_is_warned_about():
     def silent(**fields):
-        found = warnings_about(with_augmentations(schema.AutoAugment(**fields)), {})
-        return [line for line in found if "contrast" in line]
+        warnings = warnings_about(with_augmentations(schema.AutoAugment(**fields)), {})
+        return [line for line in warnings if "contrast" in line]
 
     (line,) = silent(policy="v1", contrast="mean")
     assert line.startswith("train.augmentations.0.contrast: contrast mean has no effect: policy v1")
@@ -329,8 +329,8 @@ def with_end(*augmentations, **fields):
 
 def test_an_end_beyond_the_whole_run_or_behind_early_stopping_is_warned_about():
     def about(skipped, **fields):
-        found = warnings_about(with_end(schema.Mosaic(skip_last_steps=skipped), **fields), {})
-        return [line for line in found if "skip_last_steps" in line]
+        warnings = warnings_about(with_end(schema.Mosaic(skip_last_steps=skipped), **fields), {})
+        return [line for line in warnings if "skip_last_steps" in line]
 
     assert not about(99)
     (line,) = about(100)
@@ -348,8 +348,8 @@ def test_passes_over_the_records_are_an_end():
 
 def test_a_result_of_another_size_than_the_input_is_warned_about():
     def other(*cases):
-        found = warnings_about(with_augmentations(*cases), {})
-        return [line for line in found if "another scale" in line]
+        warnings = warnings_about(with_augmentations(*cases), {})
+        return [line for line in warnings if "another scale" in line]
 
     # The network input of the default experiment is 300 x 300.
     (line,) = other(schema.LargeScaleJitter(output_size=320))

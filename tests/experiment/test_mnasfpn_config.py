@@ -121,7 +121,7 @@ def test_training_is_the_original_s(reading):
 
 
 def test_only_hyperparameters_without_effect_are_noted_about_the_extractor(reading):
-    own = [note for note in reading.notes if "SsdFeatureExtractor" in note]
-    assert ["conv_hyperparams" in own[0], "override_base" in own[1]] == [True, True]
-    assert all("hyperparameters of its own" in note for note in own)
-    assert len(own) == 2
+    notes = [note for note in reading.notes if "SsdFeatureExtractor" in note]
+    assert ["conv_hyperparams" in notes[0], "override_base" in notes[1]] == [True, True]
+    assert all("hyperparameters of its own" in note for note in notes)
+    assert len(notes) == 2

@@ -230,7 +230,7 @@ def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metr
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "fix"),
+    ("name", "sentence", "fix"),
     [
         ("coco_mask_metrics", "metrics_set = coco_mask_metrics: it scores masks", "there is"),
         ("oid_challenge_detection_metrics", "oid_V2_detection_metrics does without", "there is"),
@@ -241,9 +241,9 @@ def test_metrics_are_read_and_the_first_chooses_the_best_checkpoint(fields, metr
         ("coco_evaluation_all_frames", "not supported", "there is: coco_detection_metrics, pas"),
     ],
 )
-def test_other_metrics_are_refused_with_what_there_is(name, what, fix):
+def test_other_metrics_are_refused_with_what_there_is(name, sentence, fix):
     error = refusal(f'metrics_set: "{name}"')
-    assert what in error.what
+    assert sentence in error.what
     assert fix in error.fix
     assert error.where.startswith("p.config:")
 
@@ -280,13 +280,14 @@ def test_pictures_are_read():
 
 
 @pytest.mark.parametrize(
-    ("place", "own"), [("/data/eval/shown", "shown"), ("../shown", "shown"), ("x/..", "exported")]
+    ("place", "folder"),
+    [("/data/eval/shown", "shown"), ("../shown", "shown"), ("x/..", "exported")],
 )
-def test_a_folder_of_pictures_elsewhere_becomes_one_of_the_results(place, own):
+def test_a_folder_of_pictures_elsewhere_becomes_one_of_the_results(place, folder):
     reading = read_evaluation(f'visualization_export_dir: "{place}"')
-    assert reading.experiment.evaluation.pictures_directory == own
+    assert reading.experiment.evaluation.pictures_directory == folder
     (note,) = [note for note in reading.notes if "visualization_export_dir" in note]
-    assert note.endswith(f"pictures are written into the folder {own!r} of the results")
+    assert note.endswith(f"pictures are written into the folder {folder!r} of the results")
 
 
 def test_numbers_of_classes_are_read():

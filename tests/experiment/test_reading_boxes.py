@@ -220,8 +220,8 @@ def test_a_similarity_reads(text, similarity):
 
 
 def test_the_cases_above_are_all_similarities():
-    found = {type(similarity) for _, similarity in SIMILARITIES}
-    assert found == set(members_of(schema.Similarity))
+    classes = {type(similarity) for _, similarity in SIMILARITIES}
+    assert classes == set(members_of(schema.Similarity))
 
 
 calibration_of = partial(read_section, read_calibration, "CalibrationConfig")
@@ -328,8 +328,8 @@ def test_a_calibration_reads(text, calibration):
 
 
 def test_calibrations_are_complete_and_have_notes_and_places():
-    found = {type(calibration) for _, calibration in CALIBRATIONS}
-    assert found == set(members_of(schema.Calibration))
+    classes = {type(calibration) for _, calibration in CALIBRATIONS}
+    assert classes == set(members_of(schema.Calibration))
     pairs = "training_data_type: ALL_CLASSES " + PAIRS
     _, log = calibration_of(f"function_approximation {{ x_y_pairs {{ {pairs} }} }}")
     (note,) = log.notes

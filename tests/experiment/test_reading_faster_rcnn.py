@@ -306,11 +306,11 @@ def test_batch_norm_rests_unless_it_is_trainable_and_that_of_predictors_never():
 
 
 def test_one_stage_leaves_the_second_without_effect():
-    one = ("number_of_stages: 2", "number_of_stages: 1")
-    model = model_of(one)
+    one_stage = ("number_of_stages: 2", "number_of_stages: 1")
+    model = model_of(one_stage)
     assert model.boxes is None
     assert model.max_detections == 90
-    notes = said(one)
+    notes = said(one_stage)
     for name in ("initial_crop_size", "second_stage_post_processing", "hard_example_miner"):
         assert f"FasterRcnn.{name} has no effect here: number_of_stages is 1" in notes
     for stages, reason in ((3, "the third stage predicts masks"), (0, "is not supported")):
@@ -435,5 +435,5 @@ def test_every_config_of_the_zoo_resolves(path):
     model = resolve(path).experiment.model
     assert isinstance(model, schema.FasterRcnn)
     assert model.boxes.head.kind.split("_")[0] in path.stem
-    # Those of the first generation take images as they come.
+    # Models of the first generation take images as they come.
     assert model.mask_padding == model.freeze_batch_norm == ("tpu-8" not in path.stem)

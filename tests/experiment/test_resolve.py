@@ -154,7 +154,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "sentence"),
     [
         ("apiVersion: batch/v1\nkind: Job\nspec: {}", "a manifest of Kubernetes"),
         ("train: images/train\nval: images/val\nnames: [owl]", "data.yaml of Ultralytics"),
@@ -172,10 +172,10 @@ def test_a_missing_folder_is_named(tmp_path):
         ('{"images": [], "annotations": [], "categories": []}', "annotations of COCO"),
     ],
 )
-def test_files_of_other_programs_are_refused_by_their_names(tmp_path, text, what):
+def test_files_of_other_programs_are_refused_by_their_names(tmp_path, text, sentence):
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with refused("config.yaml:1:1", what):
+    with refused("config.yaml:1:1", sentence):
         resolve(path)
 
 
@@ -255,24 +255,28 @@ def test_every_refusal_is_found_with_its_place_and_nothing_else(name, tmp_path, 
         alone.append(caught.what.partition("\n")[0])
         whole = whole.replace(sound, wrong, 1)
     path.write_text(whole)
-    found = find_refusals(path)
-    assert {what for what in alone if what not in {said(e)[1] for e in found.errors}} == set()
+    refusals = find_refusals(path)
+    assert {
+        sentence for sentence in alone if sentence not in {said(e)[1] for e in refusals.errors}
+    } == set()
     # The last fault of the pipeline.config is two.
-    assert len(found.errors) <= len(faults) + (name == "pipeline.config")
-    assert found.read is not None
+    assert len(refusals.errors) <= len(faults) + (name == "pipeline.config")
+    assert refusals.read is not None
 
 
 def test_what_is_refused_of_overrides_stands_beside_the_rest(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(YAML.replace("batch_size: 8", "batch_size: true"))
-    found = find_refusals(path, changes_of(["model.heigt=3", "train.log_every=7", "train.steps=x"]))
-    assert [worded(error.where) for error in found.errors] == [
+    refusals = find_refusals(
+        path, changes_of(["model.heigt=3", "train.log_every=7", "train.steps=x"])
+    )
+    assert [worded(error.where) for error in refusals.errors] == [
         f"{path}:7:3",
         "model.heigt=3",
         "train.steps=x",
     ]
-    assert found.read.experiment.train.log_every == 7
-    assert found.touched == {"train", "model"}
+    assert refusals.read.experiment.train.log_every == 7
+    assert refusals.touched == {"train", "model"}
 
 
 def test_a_refused_detector_does_not_hide_what_else_is_refused(tmp_path):
@@ -355,7 +359,7 @@ def test_a_warm_up_gives_way_to_a_short_run_and_a_warning_says_so():
 def test_a_run_without_an_end_leaves_the_cosine_open_and_cannot_be_trained():
     open_, _ = resolve_schedule(experiment(schema.CosineSchedule(), steps=0))
     assert open_.train.optimizer.schedule.total_steps is None
-    (broken,) = (one for one in rules.find_missing(open_) if one.path.startswith(PATH))
+    (broken,) = (finding for finding in rules.find_missing(open_) if finding.path.startswith(PATH))
     assert "training has no end" in broken.what
 
 
@@ -447,9 +451,9 @@ def test_a_replica_is_so_many_images_and_a_single_one_is_the_batch(replicas, mea
 
 
 def test_batch_norms_are_found_with_their_paths_and_others_stay_as_they_are():
-    found = dict(batch_norms(MODEL))
-    assert found["model.neck.conv.batch_norm"] == MINE
-    assert found["model.backbone.conv.batch_norm"] == MODEL.backbone.conv.batch_norm
+    norms = dict(batch_norms(MODEL))
+    assert norms["model.neck.conv.batch_norm"] == MINE
+    assert norms["model.backbone.conv.batch_norm"] == MODEL.backbone.conv.batch_norm
     model = replace(MODEL, neck=Fpn(conv=ConvHyperparams(batch_norm=OURS)))
     assert replicas_as_groups(model, 32, 8) is model
 

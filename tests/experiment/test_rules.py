@@ -275,7 +275,7 @@ def _numbers(hint):
 def test_every_number_of_the_schema_has_a_range_with_two_finite_ends():
     classes = [value for value in vars(schema).values() if isinstance(value, type)]
     sections = {section for section in classes if dataclasses.is_dataclass(section)}
-    found = 0
+    fields = 0
     for section in sections - {schema.Range, schema.Items}:
         hints = typing.get_type_hints(section, include_extras=True)
         for field in dataclasses.fields(section):
@@ -286,8 +286,8 @@ def test_every_number_of_the_schema_has_a_range_with_two_finite_ends():
                 # Seeds have 63 bits, and rates are float32.
                 most = {"seed": 2**63, "learning_rate": 3.4e38}.get(field.name[-13:], 1e10)
                 assert abs(ranges[0].high) < most, place
-                found += 1
-    assert found > 300
+                fields += 1
+    assert fields > 300
 
 
 @pytest.mark.parametrize(

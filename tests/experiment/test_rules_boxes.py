@@ -131,7 +131,7 @@ def experiment_of(*overrides):
     return apply_changes(sound, changes_of(overrides), {})
 
 
-@pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
+@pytest.mark.parametrize(("overrides", "where", "sentence", "fix"), [
     (["model.boxes.crop={size: 4, pool_size: 5}"], "model.boxes.crop.pool_size",
      "pool_size 5 is more than the crop's 4 rows and columns", "at most 4"),
     (["devices.spatial_partitions=2"], "devices.spatial_partitions",
@@ -172,10 +172,10 @@ def experiment_of(*overrides):
      "model.boxes.postprocessing.calibration.sigmoids.1.slot", "there is no class slot 91",
      "they are 0 to 90"),
 ])  # fmt: skip
-def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, where, what, fix):
+def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, where, sentence, fix):
     caught = refusal(check, experiment_of(*overrides), {})
     assert caught.where == where
-    assert what in caught.what
+    assert sentence in caught.what
     assert fix in caught.fix
     assert "pad_to_multiple" not in caught.fix
 
@@ -189,8 +189,8 @@ def test_a_sample_is_a_part_of_the_proposals():
     few = "model.proposals.max_proposals=50"
     # Detection does not sample.
     check(experiment_of(few), {})
-    found = [broken.path for broken in find_missing(experiment_of(few))]
-    assert "model.boxes.sample_size" in found
+    missing = [broken.path for broken in find_missing(experiment_of(few))]
+    assert "model.boxes.sample_size" in missing
     with refused("model.boxes.sample_size", 64, 50) as caught:
         check_trainable(experiment_of(few, "data.train.paths=[a]", "data.train.label_map=b"), {})
     assert "model.boxes.sample_size=50" in caught.value.fix

@@ -30,7 +30,7 @@ def accepted(*overrides):
     check(apply_changes(schema.Experiment(), changes_of(overrides), {}), {})
 
 
-@pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
+@pytest.mark.parametrize(("overrides", "where", "sentence", "fix"), [
     (["train.quantization={}", *PYRAMID, "model.neck={kind: nas_fpn}"], "train.quantization",
      "the neck 'nas_fpn' cannot be quantised",
      "take one of ssd_layers, fpn, ppn, identity, mnasfpn"),
@@ -77,10 +77,10 @@ def accepted(*overrides):
     (["model.backbone={kind: mobilenet_v2}"], "model.neck.taps",
      "mobilenet_v2 has no layer 'conv_11_pointwise'", "conv_0 ... conv_1"),
 ])  # fmt: skip
-def test_contradictions_are_refused_with_a_remedy(overrides, where, what, fix):
+def test_contradictions_are_refused_with_a_remedy(overrides, where, sentence, fix):
     error = refused(*overrides)
     assert error.where == where
-    assert what.replace("a side", "an image side") in error.what
+    assert sentence.replace("a side", "an image side") in error.what
     assert fix in error.fix
 
 
@@ -140,7 +140,7 @@ def test_other_sound_blocks_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("override", "where", "what", "fix"),
+    ("override", "where", "sentence", "fix"),
     [
         ("blocks.3.inputs=[2]", "blocks.3.inputs", "block 3 has 1 inputs", "[0, 1]"),
         ("blocks.3.inputs=[2, 5]", "blocks.3.inputs", "node 5", "nodes from 0 to 4"),
@@ -157,11 +157,11 @@ def test_other_sound_blocks_are_accepted():
         ("drop_connect_rate=1", "drop_connect_rate", "is 1", "below 1"),
     ],
 )
-def test_what_makes_no_network_is_refused(override, where, what, fix):
+def test_what_makes_no_network_is_refused(override, where, sentence, fix):
     path, _, value = override.partition("=")
     error = refused_spinenet(f"model.backbone.{path}={value}")
     assert error.where == f"model.backbone.{where}"
-    assert what in error.what
+    assert sentence in error.what
     assert fix in error.fix
 
 
@@ -213,7 +213,7 @@ SMALL = (
 NODES = "model.neck.cell=[{level: 4, inputs: [0, 1], output: true}, %s]"
 
 
-@pytest.mark.parametrize(("overrides", "where", "what", "fix"), [
+@pytest.mark.parametrize(("overrides", "where", "sentence", "fix"), [
     (["model.neck.kind=retinanet_fpn", "model.resizer.height=600"], "model.resizer.height",
      "600 pixels does not fit a feature pyramid that hands down a map of stride 32", "576 and 608"),
     ([*NAS, "model.resizer={kind: fixed_shape, height: 608, width: 640}"], "model.resizer.height",
@@ -241,10 +241,10 @@ NODES = "model.neck.cell=[{level: 4, inputs: [0, 1], output: true}, %s]"
     ([*NAS, "model.neck.num_repeats=0"], "model.neck.num_repeats", "num_repeats is 0",
      "at least 1"),
 ])  # fmt: skip
-def test_contradictions_of_necks_are_refused_with_a_remedy(overrides, where, what, fix):
+def test_contradictions_of_necks_are_refused_with_a_remedy(overrides, where, sentence, fix):
     error = refused_neck(*overrides)
     assert error.where == where
-    assert what in error.what
+    assert sentence in error.what
     assert fix in error.fix
 
 

@@ -46,17 +46,17 @@ def refusal(plain):
 
 def all_classes():
     """Returns every dataclass that an Experiment can hold."""
-    found, todo = set(), [schema.Experiment]
+    classes, todo = set(), [schema.Experiment]
     while todo:
         cls = todo.pop()
-        if cls in found:
+        if cls in classes:
             continue
-        found.add(cls)
+        classes.add(cls)
         for hint in field_types(cls).values():
             for member in choices(hint):
                 inner = [part for arg in getattr(member, "__args__", ()) for part in choices(arg)]
                 todo += [part for part in (member, *inner) if dataclasses.is_dataclass(part)]
-    return found
+    return classes
 
 
 def test_plain_values_read_back_as_the_same_experiment():
@@ -143,11 +143,11 @@ def test_differences_name_path_old_and_new():
         name="other",
         train=schema.Training(optimizer=schema.Adam(), augmentations=(schema.SsdRandomCrop(),)),
     )
-    found = {path: (old, new) for path, old, new in differences(before, after)}
-    assert found["name"] == ("experiment", "other")
-    assert found["train.optimizer.kind"] == ("momentum", "adam")
-    assert found["train.optimizer.momentum"] == (0.9, None)
-    assert found["train.augmentations"][0] == []
+    changes = {path: (old, new) for path, old, new in differences(before, after)}
+    assert changes["name"] == ("experiment", "other")
+    assert changes["train.optimizer.kind"] == ("momentum", "adam")
+    assert changes["train.optimizer.momentum"] == (0.9, None)
+    assert changes["train.augmentations"][0] == []
     assert list(differences(before, before)) == []
 
 

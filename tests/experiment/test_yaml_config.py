@@ -254,13 +254,13 @@ def test_every_field_that_leads_out_of_an_experiment_is_marked():
 
 
 def test_the_fields_of_the_machine_are_these():
-    found = {
+    fields = {
         f"{path}.{name}"
         for path, cls in SECTIONS
         for name, mark in field_marks(cls, Outside).items()
         if not mark.stored
     }
-    assert found == set(MACHINE)
+    assert fields == set(MACHINE)
 
 
 def spelt(path, value):

@@ -116,8 +116,8 @@ def test_a_number_is_a_number_everywhere(text, number, tmp_path):
         f"{{train: {{l2_weight_decay: {text}, train_file_pattern: a-?}}}}",
         str(file),
     ):
-        found = values(form)["train.l2_weight_decay"]
-        assert found == number and isinstance(found, float), form
+        number_read = values(form)["train.l2_weight_decay"]
+        assert number_read == number and isinstance(number_read, float), form
     assert values(f"{{anchor: {{aspect_ratios: [{text}]}}}}")["anchor.aspect_ratios"] == (number,)
 
 
@@ -311,7 +311,7 @@ def test_what_is_saved_is_todays_dictionary():
     text = resolved_text(read_params(params_override=old).params)
     assert "num_filters: 64\n" in text
     assert "retinanet_head_num_filters" not in text
-    # This model has no SpineNet, and today's dictionary no such key.
+    # The model has no SpineNet, and today's dictionary no such key.
     assert "block_repeats" not in text
 
 

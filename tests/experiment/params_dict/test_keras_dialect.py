@@ -69,9 +69,9 @@ def test_a_file_that_could_be_of_either_has_a_note(text, noted, tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(text)
     for reading in (resolve(file), read_params(config_file=file)):
-        found = [note for note in reading.notes if "all keys of this file are also of" in note]
-        assert len(found) == noted
-        assert all("train.optimizer.nesterov=true" in note for note in found)
+        notes = [note for note in reading.notes if "all keys of this file are also of" in note]
+        assert len(notes) == noted
+        assert all("train.optimizer.nesterov=true" in note for note in notes)
 
 
 def test_a_command_line_without_a_file_has_no_such_note():

@@ -1,4 +1,4 @@
-"""Both dialects of the dictionary: today's and that of 2020.
+"""Today's dialect of the dictionary, and the dialect of 2020.
 
 Damaged dictionaries are read or refused with a place; they never end in another exception.
 """
@@ -190,7 +190,7 @@ def test_a_later_layer_overrides_in_either_dialect():
     ({"retinanet_head.num_classes": 4}, "retinanet_loss.num_classes is 91"),
     ({"retinanet_parser.use_bfloat16": False},
      "architecture.use_bfloat16 is true (the default)"),
-    # No restriction in the original, which built another pyramid than that of the anchors.
+    # No restriction in the original, which built one pyramid for maps and another for anchors.
     ({"nasfpn.min_level": 4, "architecture.multilevel_features": "nasfpn"}, "anchor.min_level"),
     ({"architecture.min_level": 3, "fpn.min_level": 4}, "fpn.min_level is 4"),
     ({"retinanet_head.num_convs": 3, "retinanet_head.retinanet_head_num_convs": 4},

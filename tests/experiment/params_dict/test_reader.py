@@ -162,8 +162,8 @@ def test_the_default_training():
 ])  # fmt: skip
 def test_learning_rates(override, rates):
     schedule = build_schedule(read(override).train.optimizer.schedule)
-    found = {step: float(schedule(step)) for step in rates}
-    assert found == pytest.approx(rates, abs=1e-7)
+    computed = {step: float(schedule(step)) for step in rates}
+    assert computed == pytest.approx(rates, abs=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,12 @@ def test_learning_rates(override, rates):
     ],
 )
 def test_optimizers(kind, optimizer):
-    found = read(f"train.optimizer.type={kind}, train.optimizer.momentum=0.8").train.optimizer
-    assert type(found) is type(optimizer)
-    assert getattr(found, "momentum", None) == getattr(optimizer, "momentum", None)
-    assert getattr(found, "epsilon", None) == getattr(optimizer, "epsilon", None)
+    optimizer_read = read(
+        f"train.optimizer.type={kind}, train.optimizer.momentum=0.8"
+    ).train.optimizer
+    assert type(optimizer_read) is type(optimizer)
+    assert getattr(optimizer_read, "momentum", None) == getattr(optimizer, "momentum", None)
+    assert getattr(optimizer_read, "epsilon", None) == getattr(optimizer, "epsilon", None)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +199,8 @@ def test_optimizers(kind, optimizer):
 )
 def test_spinenets(model, sizes):
     spine = read(f"{SPINENET}, spinenet.model_id={model}").model.backbone
-    found = (spine.endpoints_depth, spine.filter_scale, spine.resample_alpha, spine.repeats)
-    assert found == sizes
+    sizes_read = (spine.endpoints_depth, spine.filter_scale, spine.resample_alpha, spine.repeats)
+    assert sizes_read == sizes
     assert spine.conv.regularizer == schema.L2(weight=1e-4)
     assert spine.conv.activation == "relu"
 
@@ -243,8 +245,8 @@ def test_separable_heads_have_the_initialiser_of_tensorflows_layers():
 def test_nas_fpn_follows_the_common_activation_unless_it_has_its_own():
     swish = "architecture.multilevel_features=nasfpn, batch_norm_activation.activation=swish"
     assert read(swish).model.neck.conv.activation == "swish"
-    own = read(f"{swish}, nasfpn.activation=relu").model
-    assert (own.neck.conv.activation, own.head.conv.activation) == ("relu", "swish")
+    model = read(f"{swish}, nasfpn.activation=relu").model
+    assert (model.neck.conv.activation, model.head.conv.activation) == ("relu", "swish")
     # Between two levels of a plain pyramid stands a ReLU, whatever the model has.
     assert read("batch_norm_activation.activation=swish").model.neck.conv.activation == "relu"
 
@@ -406,7 +408,7 @@ def test_what_2020_froze_is_found_by_its_names():
         assert re.search(pattern, name)
     for name in ("resnet50/conv2d_11/kernel", "my/resnet50/conv2d/kernel", "fpn/l3/kernel"):
         assert not re.search(pattern, name)
-    # It is about ResNets, and a pattern that matches nothing would stop training.
+    # The expression is about ResNets, and a pattern that matches nothing would stop training.
     reading = read_params(
         params_override=f"{{architecture: {{backbone: spinenet, multilevel_features: identity}}, "
         f"train: {{frozen_variable_prefix: '{regex}'}}}}"
@@ -429,12 +431,12 @@ def test_what_2020_froze_is_found_by_its_names():
 def test_which_variables_are_penalised(regex, bias, norm, depthwise):
     override = f"{{train: {{regularization_variable_regex: '{regex}'}}}}"
     if depthwise is None:
-        # It leaves pointwise kernels out.
+        # The expression leaves pointwise kernels out.
         assert "kernels are penalised in all parts" in refusal(override)
         return
     conv = read(override).model.head.conv
-    found = (conv.regularize_bias, conv.regularize_norm, conv.regularize_depthwise)
-    assert found == (bias, norm, depthwise)
+    penalised = (conv.regularize_bias, conv.regularize_norm, conv.regularize_depthwise)
+    assert penalised == (bias, norm, depthwise)
 
 
 def test_regularizer_and_precision_follow_the_weight_decay_and_the_device():
