@@ -117,12 +117,12 @@ def test_a_program_that_does_not_fit_ends_with_2(stillbox, compiler):
     words = ["check", "demo_scenes", "--no-records", "--target", "cpu"]
     code, out, _ = stillbox(*words, "--set", "train.batch_size=128")
     assert code == 2
-    what = "train step, 128 images on 1 device: too large"
-    assert f"error --set train.batch_size=128: {what}\n    fix: lower it\n" in out
+    sentence = "train step, 128 images on 1 device: too large"
+    assert f"error --set train.batch_size=128: {sentence}\n    fix: lower it\n" in out
     assert "1 error, " in out
     assert "refused train step, 128 images on 1 device" in out
     content = json.loads(stillbox(*words, "--set", "train.batch_size=128", "--json").out)
-    assert (content["errors"], content["findings"][0]["what"]) == (1, what)
+    assert (content["errors"], content["findings"][0]["what"]) == (1, sentence)
     assert content["target"]["steps"][0]["refused"] == "too large"
     # With the largest batch that fits there is nothing to refuse.
     code, out, _ = stillbox(*words, "--set", "train.batch_size=128", "--find-batch", "--json")

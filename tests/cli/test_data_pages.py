@@ -106,7 +106,7 @@ def test_the_run_has_80_classes_and_publishes_coco_s_ids(after):
     assert set(metrics["per_class"]) == set(stored.names.values())
     assert len(stored) == 80
     predicted = json.loads((after / "predictions/predictions.json").read_text())
-    assert [one["image"] for one in predicted] == ["coco/val2017/000000000139.jpg"]
+    assert [entry["image"] for entry in predicted] == ["coco/val2017/000000000139.jpg"]
 
 
 DATA_PAGE = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text()

@@ -63,16 +63,18 @@ def test_both_models_are_the_same(trained, closed):
 def test_scores_are_the_same_and_detections_have_the_label_map_s_ids(
     stillbox, trained, closed, tmp_path
 ):
-    # So low a threshold brings boxes of all classes.
+    # A threshold as low as 0 brings boxes of all classes.
     nms = ["--set", "model.postprocessing.nms={score_threshold: 0, max_per_class: 9}"]
     ours, other = tmp_path / "ours", tmp_path / "other"
     for model, output in ((trained, ours), (closed, other)):
         stillbox("evaluate", model, *nms, "--output", output).ended()
     assert read(ours / "metrics.json")["summary"] == read(other / "metrics.json")["summary"]
     assert read(ours / "metrics.json")["per_class"] == read(other / "metrics.json")["per_class"]
-    found = read(ours / "detections.json")
-    assert {one["category_id"] for one in found} == set(IDS)
-    renamed = [one | {"category_id": IDS[one["category_id"]]} for one in found]
+    detections = read(ours / "detections.json")
+    assert {detection["category_id"] for detection in detections} == set(IDS)
+    renamed = [
+        detection | {"category_id": IDS[detection["category_id"]]} for detection in detections
+    ]
     assert read(other / "detections.json") == renamed
 
 
@@ -86,7 +88,7 @@ def test_predictions_have_the_label_map_s_ids(stillbox, scenes, trained, closed,
         both.append(read(output / "predictions.json")[0]["detections"])
     ours, other = both
     assert ours
-    assert other == [one | {"class_id": IDS[one["class_id"]]} for one in ours]
+    assert other == [detection | {"class_id": IDS[detection["class_id"]]} for detection in ours]
 
 
 def test_the_label_map_of_the_model_names_its_classes(stillbox, refused, closed, tmp_path):
@@ -116,13 +118,13 @@ def test_the_rule_is_the_run_s(refused, closed, scenes):
 
 
 @pytest.mark.parametrize(
-    ("classes", "rule", "what"),
+    ("classes", "rule", "sentence"),
     [
         (90, "contiguous", "the label map has 6 classes, the model 90"),
         (6, "label_map_id", "goes up to id 90, the model has 6 classes"),
     ],
 )
-def test_a_wrong_number_of_classes_is_refused(refused, settings, tmp_path, classes, rule, what):
+def test_a_wrong_number_of_classes_is_refused(refused, settings, tmp_path, classes, rule, sentence):
     label_map = write_map(tmp_path, IDS.values())
     fields = settings(
         f"model.num_classes={classes}",
@@ -130,7 +132,7 @@ def test_a_wrong_number_of_classes_is_refused(refused, settings, tmp_path, class
         f"data.train.label_map={label_map}",
     )
     message = refused("train", "demo_scenes", "--model-dir", tmp_path / "model", *fields)
-    assert what in message
+    assert sentence in message
     other = {"contiguous": "label_map_id", "label_map_id": "contiguous"}[rule]
     assert f"set model.class_slots={other}" in message
     assert not (tmp_path / "model").exists()
@@ -158,9 +160,9 @@ def test_a_model_is_checked_trained_scored_profiled_and_used(stillbox, scenes, w
     parts = (b"backbone", b"proposals", b"crops", b"box_head")
     assert all(part in trace.read_bytes() for part in parts)
     photos = sorted((scenes / "images/val").iterdir())[:2]
-    found = here / "found"
-    stillbox("predict", model, *photos, "--output", found, "--min-score", "0.001").ended()
-    entries = json.loads((found / "predictions.json").read_text())
+    output = here / "found"
+    stillbox("predict", model, *photos, "--output", output, "--min-score", "0.001").ended()
+    entries = json.loads((output / "predictions.json").read_text())
     assert all(0 < len(entry["detections"]) <= 10 for entry in entries)
     stillbox("anchors", "demo_scenes", *words).ended()
     saved = here / "weights.safetensors"

@@ -67,9 +67,9 @@ def test_an_export_is_used_in_place_of_its_model_directory(stillbox, trained, he
     out, err = stillbox("evaluate", folder, "--output", "report").ended()
     scored = json.loads(Path("report/metrics.json").read_text())
     stillbox("evaluate", trained, "--output", "own")
-    own = json.loads(Path("own/metrics.json").read_text())
-    assert scored["images"] == own["images"] == 6
-    assert scored["summary"]["AP"] == pytest.approx(own["summary"]["AP"], abs=1e-3)
+    exported = json.loads(Path("own/metrics.json").read_text())
+    assert scored["images"] == exported["images"] == 6
+    assert scored["summary"]["AP"] == pytest.approx(exported["summary"]["AP"], abs=1e-3)
 
 
 def test_all_options_reach_the_export(stillbox, trained, asked):
@@ -246,7 +246,7 @@ def test_the_checkpoints_folder_of_a_model_directory_is_taken_for_it(
 
 @pytest.mark.parametrize("regular", [False, True])
 def test_the_flags_of_the_tflite_exporter(stillbox, asked, trained, regular, monkeypatch):
-    # It goes into the folder of the export, which is not written here.
+    # The convertible graph goes into the folder of the export, which is not written here.
     module = "stillbox.cli.detection_api_exports"
     monkeypatch.setattr(f"{module}._write_convertible", lambda model, arguments: None)
     words = ["--ssd_use_regular_nms", "--overwrite"] * regular

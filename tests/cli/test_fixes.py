@@ -74,13 +74,13 @@ def verbs():
                 leaves(child, [*words, name])
         options = {word for action in parser._actions for word in action.option_strings}
         named = {word.lstrip("-").replace("-", "_") for word in options}
-        found[" ".join(words)] = named | {action.dest for action in parser._actions}
+        options_of_verb[" ".join(words)] = named | {action.dest for action in parser._actions}
         if getattr(parser, "folder", None) is not None:
             leaves(parser.folder, [*words, "FOLDER"])
 
-    found = {}
+    options_of_verb = {}
     leaves(build_parser(), [])
-    return found
+    return options_of_verb
 
 
 def test_no_sentence_below_the_command_line_names_an_option():
@@ -94,16 +94,16 @@ def test_no_sentence_below_the_command_line_names_an_option():
 
 def test_every_parameter_is_an_option_of_a_verb():
     known = set().union(*verbs().values())
-    found = [(module, node.args[0].value) for module, node in calls("Parameter")
+    parameters = [(module, node.args[0].value) for module, node in calls("Parameter")
              if isinstance(node.args[0], ast.Constant)]  # fmt: skip
-    assert len(found) > 100
-    assert not [(module, name) for module, name in found if name not in known]
+    assert len(parameters) > 100
+    assert not [(module, name) for module, name in parameters if name not in known]
 
 
 def test_commands_in_messages_have_their_options():
-    found = list(calls("Command"))
-    assert len(found) > 10
-    for module, node in found:
+    commands = list(calls("Command"))
+    assert len(commands) > 10
+    for module, node in commands:
         if not isinstance(node.args[0], ast.Constant):  # the parser of marks
             continue
         verb = node.args[0].value

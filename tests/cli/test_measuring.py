@@ -127,7 +127,7 @@ def test_every_image_counts_where_the_last_batch_is_not_full(stillbox, trained, 
     for step in ("1", "2"):
         assert metrics(tmp_path / "out" / step)["images"] == 50
         detections = json.loads((tmp_path / "out" / step / "detections.json").read_text())
-        # So little is learnt that something is found in every image.
+        # The model learns so little that it detects something in every image.
         assert len({detection["image_id"] for detection in detections}) == 50
 
 
@@ -279,7 +279,7 @@ def test_the_defaults_are_those_of_the_function_and_json_is_all_of_standard_outp
 ):
     _, err = stillbox("benchmark", trained).ended()
     assert asked["settings"] == BenchmarkSettings()
-    # Whose report shows the table.
+    # The report of the next command shows the table.
     assert err.endswith(f"next: stillbox evaluate {trained}\n")
     out, _ = stillbox("benchmark", trained, "--json").ended()
     assert json.loads(out)["rows"][0]["p50_ms"] == 13.0

@@ -119,10 +119,12 @@ def test_training_scoring_and_predicting_follow_one_another(command, params, tmp
 
     few = one_line.replace("type: retinanet", "type: retinanet, postprocess: { max_total_size: 3 }")
     assert command(few, "--mode=predict") == 0
-    found = json.loads((run / "predictions.json").read_text())
-    assert 0 < len(found) <= 3 * 6
-    assert all(set(one) == {"image_id", "category_id", "bbox", "score"} for one in found)
-    assert f"step 2: {len(found)} detections in 6 images" in capsys.readouterr().out
+    detections = json.loads((run / "predictions.json").read_text())
+    assert 0 < len(detections) <= 3 * 6
+    assert all(
+        set(detection) == {"image_id", "category_id", "bbox", "score"} for detection in detections
+    )
+    assert f"step 2: {len(detections)} detections in 6 images" in capsys.readouterr().out
     other = one_line.replace("type: retinanet", "type: retinanet, anchor: { num_scales: 1 }")
     assert command(other, "--mode=predict") == 2
     assert "the checkpoints belong to another model" in capsys.readouterr().err
@@ -160,7 +162,7 @@ def test_parameters_that_the_user_wrote_are_not_replaced(tmp_path, params, monke
     assert "params.yaml: this file would be replaced, and no run" in capsys.readouterr().err
     assert mine.read_text() == "type: retinanet  # mine\n"
     mine.unlink()
-    # Those of an attempt that did not begin are a run's own.
+    # A run replaces files of an attempt that did not begin.
     for steps in (2, 4):
         assert main([*words, f"--params_override={params(steps=steps)}"]) == 0
         assert read_params(config_file=mine).experiment.train.steps == steps

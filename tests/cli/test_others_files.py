@@ -74,13 +74,13 @@ def run(stillbox, settings, inputs):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_somebodys_file_stays_and_a_run_replaces_its_own(run, tmp_path, name):
-    own = tmp_path / "own"
-    run(name, own).ended()
-    for number, path in enumerate(files_below(own)):
+    folder = tmp_path / "own"
+    run(name, folder).ended()
+    for number, path in enumerate(files_below(folder)):
         file = tmp_path / f"other{number}" / path
         file.parent.mkdir(parents=True)
         file.write_bytes(MINE)
         code, out, err = run(name, tmp_path / f"other{number}")
         assert file.read_bytes() == MINE, path
         assert code == 0 or (code == 2 and not out and "fix: " in err), path
-    run(name, own).ended(2 if name in ONCE else 0)
+    run(name, folder).ended(2 if name in ONCE else 0)

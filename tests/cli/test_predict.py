@@ -55,22 +55,22 @@ def test_every_image_gets_an_entry_and_a_picture(stillbox, trained, photos, here
         image = cv2.imread(str(path))
         assert (entry["height"], entry["width"]) == image.shape[:2]
         assert aspect(here / "predictions" / entry["picture"]) == aspect(path)
-        what = describe_objects(found["class"] for found in entry["detections"])
-        assert f"{path}: {what} -> predictions/{path.stem}.jpg" in out
+        described = describe_objects(detection["class"] for detection in entry["detections"])
+        assert f"{path}: {described} -> predictions/{path.stem}.jpg" in out
         assert entry["detections"]
-        for found in entry["detections"]:
-            assert found["score"] >= 0.001
-            assert found["class"] in ("disc", "ring", "square", "triangle", "star", "cross")
-            ymin, xmin, ymax, xmax = (found["box"][s] for s in ("ymin", "xmin", "ymax", "xmax"))
+        for detection in entry["detections"]:
+            assert detection["score"] >= 0.001
+            assert detection["class"] in ("disc", "ring", "square", "triangle", "star", "cross")
+            ymin, xmin, ymax, xmax = (detection["box"][s] for s in ("ymin", "xmin", "ymax", "xmax"))
             assert 0 <= ymin < ymax <= entry["height"]
             assert 0 <= xmin < xmax <= entry["width"]
         # In pixels: no detector of ours puts all its boxes into one of them.
-        assert max(found["box"]["xmax"] for found in entry["detections"]) > 2
+        assert max(detection["box"]["xmax"] for detection in entry["detections"]) > 2
 
 
 def test_best_first_and_none_below_the_least_score(stillbox, trained, photos, tmp_path):
     stillbox("predict", trained, photos / "0.jpg", "--min-score", "0", "--output", tmp_path / "all")
-    scores = [found["score"] for found in predictions(tmp_path / "all")[0]["detections"]]
+    scores = [detection["score"] for detection in predictions(tmp_path / "all")[0]["detections"]]
     assert scores == sorted(scores, reverse=True)
     # Halfway between the extremes: a model of so few steps gives many boxes the same score.
     least = (scores[0] + scores[-1]) / 2
@@ -79,7 +79,7 @@ def test_best_first_and_none_below_the_least_score(stillbox, trained, photos, tm
         *("predict", trained, photos / "0.jpg", "--min-score", least),
         *("--output", tmp_path / "some"),
     )
-    some = [found["score"] for found in predictions(tmp_path / "some")[0]["detections"]]
+    some = [detection["score"] for detection in predictions(tmp_path / "some")[0]["detections"]]
     assert 0 < len(some) < len(scores)
     assert some == [score for score in scores if score >= least]
 
@@ -181,8 +181,8 @@ def test_weights_of_a_file_give_the_detections_of_the_model_directory(
     words = [photos / "0.jpg", "--min-score", "0", "--output"]
     stillbox("predict", trained, *words, "directory")
     stillbox("predict", config, "--weights", "weights.npz", *words, "file").ended()
-    expected, found = predictions(here / "directory"), predictions(here / "file")
-    assert found[0]["detections"] == expected[0]["detections"] != []
+    expected, read = predictions(here / "directory"), predictions(here / "file")
+    assert read[0]["detections"] == expected[0]["detections"] != []
 
 
 def test_weights_without_a_label_map_are_refused_until_one_is_named(
@@ -231,7 +231,7 @@ def drawn_photos(here, cards):
 
 def classes(here):
     entries = json.loads((here / "predictions/predictions.json").read_text())
-    return [one["class"] for one in entries[0]["detections"]]
+    return [detection["class"] for detection in entries[0]["detections"]]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_labels_have_the_best_threshold_of_each_class(stillbox, drawn_photos, he
     tasks = json.loads((here / "predictions/labels/tasks_train.json").read_text())
     assert tasks[0]["data"] == {"image": "/data/local-files/?d=images/train/a.png"}
     (made,) = tasks[0]["predictions"]
-    labels = [one["value"]["rectanglelabels"] for one in made["result"]]
+    labels = [label["value"]["rectanglelabels"] for label in made["result"]]
     assert labels == [["ten"], ["ten"], ["king of hearts"]]
     assert made["result"][0]["score"] == 0.83
     # The lists and pictures have the least score of --min-score all the same.

@@ -55,7 +55,7 @@ def entries(name="predictions.json"):
 def test_a_folder(stillbox, photos):
     code, out, err = stillbox("predict", "model", "photos", "--batch-size", 4)
     assert (code, err) == (0, "next: stillbox export model\n")
-    assert [one["image"] for one in entries()] == ["photos/2.png", "photos/10.png"]
+    assert [entry["image"] for entry in entries()] == ["photos/2.png", "photos/10.png"]
     assert entries() == entries("predictions.jsonl")
     assert "photos/10.png: 1 object (1 blob) -> predictions/10.jpg" in out
     assert "images/s" in out
@@ -64,7 +64,7 @@ def test_a_folder(stillbox, photos):
 def test_subfolders_without_pictures(stillbox, photos):
     words = ["--recursive", "--no-pictures"]
     stillbox("predict", "model", "photos", *words).ended()
-    assert [one["image"] for one in entries()][-1] == "photos/deep/2.png"
+    assert [entry["image"] for entry in entries()][-1] == "photos/deep/2.png"
     names = [LIST, "predictions.json", "predictions.jsonl"]
     assert sorted(os.listdir("predictions")) == names  # noqa: PTH208
     assert "picture" not in entries()[0]
@@ -75,7 +75,7 @@ def test_bad_files_are_passed_over_and_listed_at_the_end(stillbox, photos, batch
     (photos / "1.png").write_bytes(b"no image")
     (photos / "3.png").write_bytes((photos / "2.png").read_bytes()[:60])
     _, err = stillbox("predict", "model", "photos", "--batch-size", batch_size).ended(1)
-    assert [one["image"] for one in entries()] == ["photos/2.png", "photos/10.png"]
+    assert [entry["image"] for entry in entries()] == ["photos/2.png", "photos/10.png"]
     last = err[err.index("2 of 4 could not be read:") :].splitlines()
     assert [line.split(": ")[0].strip() for line in last[1:]] == ["photos/1.png", "photos/3.png"]
 
@@ -138,8 +138,8 @@ def test_tiles(stillbox, here, backend):
     words = ["predict", "model", "large.png", "--tile", 100, "--batch-size", 8]
     for more in (["--merge", "wbf"], ["--overlap", "0.3", "--tiles-only"]):
         stillbox(*words, *more).ended()
-        (one,) = entries()
-        boxes = sorted(tuple(found["box"].values()) for found in one["detections"])
+        (entry,) = entries()
+        boxes = sorted(tuple(detection["box"].values()) for detection in entry["detections"])
         assert boxes == [(100, 100, 110, 110), (190, 50, 210, 390)]
     assert {len(batch) for batch in backend.batches} == {8}
 
@@ -274,11 +274,11 @@ def test_impossible_options_are_refused(refused, photos, words, expected):
 
 
 def test_boxes_are_clipped_to_the_image(stillbox, photos, backend, monkeypatch):
-    found = Blobs._found
+    detect = Blobs._found
     monkeypatch.setattr(
         Blobs,
         "_found",
-        lambda self, pixels: found(self, pixels)._replace(
+        lambda self, pixels: detect(self, pixels)._replace(
             boxes=np.array([[-5.0, -5.0, 100.0, 200.0]])
         ),
     )

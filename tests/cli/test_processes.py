@@ -90,9 +90,10 @@ def wait_for_checkpoint(directory, step, processes):
 
 
 def ends(processes, timeout=120):
-    found = [process.communicate(timeout=timeout) for process in processes]
+    outputs = [process.communicate(timeout=timeout) for process in processes]
     return [
-        (process.returncode, errors) for process, (_, errors) in zip(processes, found, strict=True)
+        (process.returncode, errors)
+        for process, (_, errors) in zip(processes, outputs, strict=True)
     ]
 
 
@@ -110,10 +111,10 @@ def scores(directory):
 
 
 def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, tmp_path, start):
-    two, one = tmp_path / "two", tmp_path / "one"
+    two, alone = tmp_path / "two", tmp_path / "one"
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     environment = os.environ | {"XLA_FLAGS": flags}
-    # The statistics of each batch norm are those of its replica, and there are two either way.
+    # Each batch norm has the statistics of its replica, and there are two replicas either way.
     processes = start(scenes, two, "train.steps=4")
     (code, said), (other_code, other_said) = ends(processes)
     assert (code, other_code) == (0, 0), said + other_said
@@ -122,13 +123,13 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     assert "process 0: inputs: 8 images with" in said
     assert other_said == ""
     # The same run in one process with two devices, resumed from two processes and not.
-    words = run_plainly(*(command(scenes, directory) for directory in (two, one)))
+    words = run_plainly(*(command(scenes, directory) for directory in (two, alone)))
     subprocess.run(words, check=True, capture_output=True, env=environment)
-    expected, found = arrays(one), arrays(two)
-    assert expected.keys() == found.keys()
+    expected, divided = arrays(alone), arrays(two)
+    assert expected.keys() == divided.keys()
     for key, array in expected.items():
-        np.testing.assert_allclose(found[key], array, rtol=1e-4, atol=1e-6, err_msg=str(key))
-    assert scores(two)[STEPS] == pytest.approx(scores(one)[STEPS], abs=1e-6)
+        np.testing.assert_allclose(divided[key], array, rtol=1e-4, atol=1e-6, err_msg=str(key))
+    assert scores(two)[STEPS] == pytest.approx(scores(alone)[STEPS], abs=1e-6)
 
 
 @pytest.mark.slow

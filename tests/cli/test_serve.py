@@ -40,10 +40,10 @@ def serving(model, *words, **environment):
     ) as process:
         try:
             lines = []
-            while not (found := re.search(r"at (https?://\S+?)/$", lines[-1] if lines else "")):
+            while not (match := re.search(r"at (https?://\S+?)/$", lines[-1] if lines else "")):
                 lines.append(process.stdout.readline().rstrip())
                 assert process.poll() is None, lines
-            yield process, found[1], lines
+            yield process, match[1], lines
         finally:
             process.kill()
 
@@ -55,9 +55,9 @@ def test_it_serves_until_a_signal_comes(trained_once):
         assert lines[2] == "2 batches run at a time"
         assert lines[3].startswith("shapes at http://127.0.0.1:")
         with httpx.Client(base_url=at, timeout=60) as client:
-            found = client.post("/detect?min_score=0", content=encoded(200, (90, 60)))
-            assert (found.json()["height"], found.json()["width"]) == (60, 90)
-            assert len(found.json()["detections"]) > 0
+            answer = client.post("/detect?min_score=0", content=encoded(200, (90, 60)))
+            assert (answer.json()["height"], answer.json()["width"]) == (60, 90)
+            assert len(answer.json()["detections"]) > 0
             state = client.get("/v1/models/shapes").json()
             assert state["model_version_status"][0]["state"] == "AVAILABLE"
         process.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_ports_that_are_taken_or_of_the_system_are_refused(refused, here, monkey
 
 
 def test_a_port_is_taken_while_another_server_compiles():
-    """Its socket is bound and does not listen yet."""
+    """The socket is bound and does not listen yet."""
     with serve._bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with refused("--host, --port", "127.0.0.1", port):
@@ -134,7 +134,7 @@ def test_a_port_is_taken_while_another_server_compiles():
 
 
 def test_a_port_with_connections_that_are_still_closing():
-    """Those of an earlier server of the same port."""
+    """The connections belong to an earlier server of the same port."""
     with socket.create_server(("127.0.0.1", 0)) as earlier:
         address = earlier.getsockname()
         client = socket.create_connection(address)

@@ -36,7 +36,7 @@ FLAGS = ["--data_dir", "data", "--model_dir", "run", "--resnet_checkpoint", ""]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, scenes):
-    """A folder whose records are called as the original's: train*, val*."""
+    """A folder with records under the original's names: train*, val*."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     for path in scenes.glob("*.record-*"):
@@ -83,8 +83,11 @@ def test_the_first_command_of_the_page(here, trained_with):
 
 def test_the_schedule_is_the_recipes_own(here, trained_with):
     assert main(["ssd.py", *FLAGS, "-b", "128"]) == 0
-    own = resolve("ssd_resnet34").experiment
-    schedule, expected = trained_with[0][0].train.optimizer.schedule, own.train.optimizer.schedule
+    recipe = resolve("ssd_resnet34").experiment
+    schedule, expected = (
+        trained_with[0][0].train.optimizer.schedule,
+        recipe.train.optimizer.schedule,
+    )
     for name in ("learning_rate", "final_learning_rate", "warmup_learning_rate"):
         assert getattr(schedule, name) == pytest.approx(getattr(expected, name))
     for name in ("warmup_steps", "hold_steps", "total_steps"):
@@ -193,7 +196,7 @@ def test_each_of_several_processes_has_the_batch(here, trained_with, capsys, mon
     monkeypatch.setattr(ssd_resnet34, "find_process_info", lambda arguments: place)
     assert main(["ssd.py", *FLAGS, "--use_horovod", "--batch_size", "4", "--epochs", "2"]) == 0
     train = trained_with[0][0].train
-    # An epoch of 117,266 images has ceil(117,266 / 32) = 3,665 steps, and the rate is that of 32.
+    # An epoch of 117,266 images has ceil(117,266 / 32) = 3,665 steps, at the rate for 32.
     assert (train.batch_size, train.steps) == (32, 2 * 3_665)
     assert train.optimizer.schedule.learning_rate == pytest.approx(1.01 * 3e-3)
     assert "8 processes with 4 images each, 32 images a step" in capsys.readouterr().err
@@ -230,12 +233,12 @@ def test_a_run_is_trained_scored_and_looked_at(here, capsys):
     Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save("image.png")
     low = ["--set", "model.postprocessing.nms.score_threshold=0.0"]
     assert main(["ssd.py", *FLAGS, "--inference", "image.png", *low]) == 0
-    *found, last = capsys.readouterr().out.splitlines()
+    *lines, last = capsys.readouterr().out.splitlines()
     assert last == "picture: out.png"
-    assert len(found) == 10
-    probabilities = [float(line.split()[0]) for line in found]
+    assert len(lines) == 10
+    probabilities = [float(line.split()[0]) for line in lines]
     assert probabilities == sorted(probabilities, reverse=True)
-    assert re.fullmatch(r"0\.\d{3} \(\d\) \w+ \(-?\d+,-?\d+\) \(-?\d+,-?\d+\)", found[0])
+    assert re.fullmatch(r"0\.\d{3} \(\d\) \w+ \(-?\d+,-?\d+\) \(-?\d+,-?\d+\)", lines[0])
     with Image.open("out.png") as picture:
         width, height = picture.size  # small images are enlarged
     assert width / height == 60 / 40

@@ -176,7 +176,7 @@ def test_training_prints_no_such_character(training):
 def test_json_and_reports_keep_names_exactly(world, training, told):
     names = [f"={HOSTILE}{number}" for number in range(1, 7)]
     stats = json.loads(told(*records(world, "data", "stats"), "--json")[1])
-    assert [one["name"] for one in stats["classes"]] == names
+    assert [entry["name"] for entry in stats["classes"]] == names
     assert told("evaluate", world / "model", "--output", "out")[0] == 0
     assert list(json.loads(Path("out/report.json").read_text())["per_class"]) == names
     with open("out/csv/classes.csv", newline="") as file:  # noqa: PTH123
@@ -206,7 +206,7 @@ def change(model, pattern, text):
 
 @pytest.fixture
 def greedy(trained, tmp_path):
-    """A model directory whose experiment names folders and services of the machine."""
+    """A model directory; its experiment names folders and services of the machine."""
     victim = tmp_path / "victim"
     victim.mkdir()
     for name in (PROGRAM, "thesis-cache"):
