@@ -5,7 +5,7 @@ import numpy as np
 from tests.records.builders import image_bytes, make_example
 
 
-def found(result, severity=None):
+def counts_of(result, severity=None):
     wanted = [f for f in result.findings if severity in (None, f.severity)]
     return {finding.what: finding.count for finding in wanted}
 

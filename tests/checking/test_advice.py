@@ -240,7 +240,7 @@ def test_a_check_gives_advice(check, overrides, severity, field, message, fix):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("overrides", [(), TWO_STAGES], ids=["one_stage", "two_stage"])
 def test_a_sound_experiment_gets_no_advice(check, overrides):
-    # Its batch norm is frozen, which is sound with weights alone.
+    # A recipe of two stages freezes batch norm, which is sound with weights alone.
     weights = check is training.statistics_have_weights and overrides
     named = ["train.fine_tune.checkpoint=a.npz"] if weights else []
     assert advice_of(check, [*overrides, *named]) == []
@@ -431,19 +431,19 @@ def test_patterns_that_match_nothing_or_everything_are_errors():
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_recipes_get_no_warnings(recipe):
     resolved = resolve(recipe, changes_of(["train.fine_tune.checkpoint="]))
-    found = [
+    advices = [
         advice
         for advice in apply_rules(resolved.experiment, "checking", resolved.origins)
         if advice.severity != "note"
     ]
-    # Those with frozen statistics are made for weights, which are taken out above.
+    # Recipes with frozen statistics are made for weights, which are taken out above.
     frozen = getattr(resolved.experiment.model, "freeze_batch_norm", False)
-    assert [advice.path for advice in found] == ["model.freeze_batch_norm"] * frozen
+    assert [advice.path for advice in advices] == ["model.freeze_batch_norm"] * frozen
 
 
 def test_a_schedule_of_the_user_s_own_may_lack_a_warm_up():
-    own = type("Own", (Schedule,), {"kind": "own"})(learning_rate=0.04)
-    train = Training(optimizer=Momentum(schedule=own))
+    schedule = type("Own", (Schedule,), {"kind": "own"})(learning_rate=0.04)
+    train = Training(optimizer=Momentum(schedule=schedule))
     (advice,) = findings_of(training.a_high_rate_is_warmed_up, Experiment(train=train))
     assert f"{COSINE}.warmup_steps" in advice.fix
 
@@ -452,5 +452,5 @@ def test_a_model_of_another_family_gets_no_advice_about_one_stage_models():
     experiment = resolve("demo_scenes").experiment
     experiment = dataclasses.replace(experiment, model=OtherModel(num_classes=3))
     origins = {"model.anchors.min_scale": "here", "train.optimizer.schedule.learning_rate": "here"}
-    found = apply_rules(experiment, "checking", origins)
-    assert {advice.path for advice in found} == {"data.train.max_boxes"}
+    advices = apply_rules(experiment, "checking", origins)
+    assert {advice.path for advice in advices} == {"data.train.max_boxes"}

@@ -1,4 +1,4 @@
-"""Anchors and boxes: the report on records whose boxes are known, overlaps, suggested shapes."""
+"""Anchors and boxes: the report on records with known boxes, overlaps, suggested shapes."""
 
 import dataclasses
 import functools
@@ -66,8 +66,8 @@ def test_a_padded_image_fills_its_part_of_the_network_input(source):
         size = np.rint(100 * np.array([example.height, example.width] * 2) / min(
             example.height, example.width
         ))  # fmt: skip
-        found = truth.boxes[start : start + len(example.boxes)]
-        np.testing.assert_allclose(found, example.boxes * size / 200, atol=1e-6)
+        boxes = truth.boxes[start : start + len(example.boxes)]
+        np.testing.assert_allclose(boxes, example.boxes * size / 200, atol=1e-6)
         start += len(example.boxes)
     assert start == len(truth.boxes)
 
@@ -82,47 +82,49 @@ def test_large_images_are_counted_and_a_limit_spreads_the_records(source):
 
 
 def test_every_box_has_a_size_a_class_and_a_map(report, scenes):
-    found = report()
-    everything, *sizes = found.sizes
-    assert [row.name for row in found.sizes] == ["all", "small", "medium", "large"]
-    for rows in (sizes, found.classes, found.maps):
-        assert sum(row.boxes for row in rows) == everything.boxes == len(found.best)
-    assert sum(shape.share for shape in found.shapes) == pytest.approx(1)
-    assert sum(found.histogram["all"]) == everything.boxes
-    assert everything.recall_50 == pytest.approx(np.mean(found.best >= 0.5))
+    reported = report()
+    everything, *sizes = reported.sizes
+    assert [row.name for row in reported.sizes] == ["all", "small", "medium", "large"]
+    for rows in (sizes, reported.classes, reported.maps):
+        assert sum(row.boxes for row in rows) == everything.boxes == len(reported.best)
+    assert sum(shape.share for shape in reported.shapes) == pytest.approx(1)
+    assert sum(reported.histogram["all"]) == everything.boxes
+    assert everything.recall_50 == pytest.approx(np.mean(reported.best >= 0.5))
     assert everything.recall_40 >= everything.recall_50
     # At 64 pixels no box of a scene is large.
-    assert found.sizes[3].boxes == 0
+    assert reported.sizes[3].boxes == 0
     label_map = LabelMap.from_file(scenes / "label_map.pbtxt")
-    assert {row.name for row in found.classes} <= {item.name for item in label_map}
+    assert {row.name for row in reported.classes} <= {item.name for item in label_map}
 
 
 def test_an_experiment_with_the_suggestion_has_its_coverage(scenes, report):
     small = "model.anchors.scales=[0.02, 0.04]"
-    found = report(small)
-    assert found.suggestion is not None
-    better = report(small, *setting_texts(found.suggestion.changes))
-    assert better.sizes[0].recall_50 == pytest.approx(found.suggestion.coverage.recall_50)
-    assert better.sizes[0].mean_iou == pytest.approx(found.suggestion.coverage.mean_iou, abs=1e-6)
-    assert better.sizes[0].recall_50 > found.sizes[0].recall_50
-    check(apply_changes(small_experiment(scenes), found.suggestion.changes, {}), {})
+    reported = report(small)
+    assert reported.suggestion is not None
+    better = report(small, *setting_texts(reported.suggestion.changes))
+    assert better.sizes[0].recall_50 == pytest.approx(reported.suggestion.coverage.recall_50)
+    assert better.sizes[0].mean_iou == pytest.approx(
+        reported.suggestion.coverage.mean_iou, abs=1e-6
+    )
+    assert better.sizes[0].recall_50 > reported.sizes[0].recall_50
+    check(apply_changes(small_experiment(scenes), reported.suggestion.changes, {}), {})
 
 
 def test_nothing_is_suggested_twice(report):
     overrides = []
     for _ in range(4):
-        found = report("model.anchors.scales=[0.02, 0.04]", *overrides)
-        if found.suggestion is None:
+        reported = report("model.anchors.scales=[0.02, 0.04]", *overrides)
+        if reported.suggestion is None:
             break
-        overrides += setting_texts(found.suggestion.changes)
-    assert found.suggestion is None
-    assert "No other values that were tried" in conclusions(found)[-1]
+        overrides += setting_texts(reported.suggestion.changes)
+    assert reported.suggestion is None
+    assert "No other values that were tried" in conclusions(reported)[-1]
 
 
 def test_anchors_that_are_units_of_distance_stay(report):
-    found = report("model.anchors.scales=[0.02, 0.04]", "model.box_coder={kind: distances}")
-    assert found.suggestion is None
-    assert "measures distances in anchors" in conclusions(found)[-1]
+    reported = report("model.anchors.scales=[0.02, 0.04]", "model.box_coder={kind: distances}")
+    assert reported.suggestion is None
+    assert "measures distances in anchors" in conclusions(reported)[-1]
 
 
 def test_a_suggestion_has_the_path_of_the_anchors():
@@ -131,7 +133,7 @@ def test_a_suggestion_has_the_path_of_the_anchors():
     anchors = schema.MultiscaleAnchors(min_level=3, max_level=3, anchor_scale=1.0)
     given = {"maps": ((12, 12),), "image": (100, 100), "where": "model.proposals.anchors"}
     suggestion, _ = suggest(anchors, boxes, sides, cluster_shapes(sides), **given)
-    assert all(one.startswith("model.proposals.anchors.") for one in suggestion.changes)
+    assert all(path.startswith("model.proposals.anchors.") for path in suggestion.changes)
 
 
 def test_unmatched_boxes_are_forced_or_background(report):
@@ -146,9 +148,9 @@ def test_unmatched_boxes_are_forced_or_background(report):
 
 @pytest.mark.parametrize("other", ["model.matcher=bipartite", "model.similarity=ioa"])
 def test_other_matchers_and_similarities_have_no_such_threshold(report, other):
-    found = report(other)
-    assert found.unmatched is None
-    assert not any("no anchor's match" in line for line in conclusions(found))
+    reported = report(other)
+    assert reported.unmatched is None
+    assert not any("no anchor's match" in line for line in conclusions(reported))
 
 
 def test_a_report_has_levels_and_plain_values(report):
@@ -156,17 +158,20 @@ def test_a_report_has_levels_and_plain_values(report):
     assert plain["sizes"][0]["name"] == "all"
     assert plain["shapes"][0].keys() == {"height", "width", "share"}
     assert plain["suggestion"]["changes"]
-    found = report("model.anchors={kind: flexible_grid, grids: [{}, {sizes: [9], "
+    reported = report("model.anchors={kind: flexible_grid, grids: [{}, {sizes: [9], "
                    "aspect_ratios: [2]}]}")  # fmt: skip
-    assert [row.name for row in found.maps] == ["map 1, 32x32", "map 2, 16x16"]
-    assert (found.maps[0].smallest, found.maps[1].largest) == (pytest.approx(32), pytest.approx(9))
-    assert found.suggestion is None
+    assert [row.name for row in reported.maps] == ["map 1, 32x32", "map 2, 16x16"]
+    assert (reported.maps[0].smallest, reported.maps[1].largest) == (
+        pytest.approx(32),
+        pytest.approx(9),
+    )
+    assert reported.suggestion is None
 
 
 def test_a_picture_and_tables_are_made_with_and_without_a_suggestion(report):
     with_one = report("model.anchors.scales=[0.02, 0.04]")
     without = dataclasses.replace(with_one, suggestion=None, suggested_best=None)
-    pictures = [figure_png(overlap_figure(found)) for found in (with_one, without)]
+    pictures = [figure_png(overlap_figure(reported)) for reported in (with_one, without)]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     assert pictures[0] != pictures[1]
     assert len(coverage_tables(with_one)) == 3
@@ -295,30 +300,30 @@ SHAPES = cluster_shapes(SIZES)
 
 def test_candidates_are_of_the_same_kind_and_cost_no_more():
     ssd = schema.SsdAnchors(num_layers=3, aspect_ratios=(1.0, 2.0), base_anchor_width=0.5)
-    found = list(candidates(ssd, SIZES, SHAPES, (300, 400)))
-    assert ssd in found
-    for candidate in found:
+    tried = list(candidates(ssd, SIZES, SHAPES, (300, 400)))
+    assert ssd in tried
+    for candidate in tried:
         assert isinstance(candidate, schema.SsdAnchors)
         assert (candidate.num_layers, candidate.base_anchor_width) == (3, 0.5)
         assert len(candidate.aspect_ratios) <= 2
         assert 0 < candidate.min_scale < candidate.max_scale
     # The largest box is 200 x 100 pixels: its side is 141, and scale 1 is 300 * sqrt(.5) = 212.
-    assert max(candidate.max_scale for candidate in found[1:]) == pytest.approx(0.95, abs=0.01)
-    assert {c.max_scale for c in found} >= {0.67}
+    assert max(candidate.max_scale for candidate in tried[1:]) == pytest.approx(0.95, abs=0.01)
+    assert {c.max_scale for c in tried} >= {0.67}
 
 
 def test_explicit_scales_stay_explicit():
     ssd = schema.SsdAnchors(num_layers=3, scales=(0.1, 0.2, 0.3))
-    found = list(candidates(ssd, SIZES, SHAPES, (300, 300)))
-    assert all(len(candidate.scales) == 3 for candidate in found)
-    assert len({candidate.scales for candidate in found}) > 3
+    tried = list(candidates(ssd, SIZES, SHAPES, (300, 300)))
+    assert all(len(candidate.scales) == 3 for candidate in tried)
+    assert len({candidate.scales for candidate in tried}) > 3
 
 
 def test_pyramids_get_another_base_and_other_kinds_nothing():
     anchors = schema.MultiscaleAnchors(min_level=3)
-    found = list(candidates(anchors, SIZES, SHAPES, (640, 640)))
+    tried = list(candidates(anchors, SIZES, SHAPES, (640, 640)))
     # A hundredth of the way from 20 to 200 lies 21.8; 21.8 x 10.9 has a side of 15.4, which is 1.93
     # strides of 8.
-    assert min(candidate.anchor_scale for candidate in found) == 1.93
-    assert {candidate.scales_per_octave for candidate in found} == {2}
+    assert min(candidate.anchor_scale for candidate in tried) == 1.93
+    assert {candidate.scales_per_octave for candidate in tried} == {2}
     assert list(candidates(schema.GridAnchors(), SIZES, SHAPES, (300, 300))) == []

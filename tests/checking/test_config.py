@@ -82,11 +82,11 @@ def test_all_broken_rules_are_reported_with_their_lines(config):
 def test_a_label_map_that_is_no_file_is_an_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "nul").write_bytes(b"item { id: 1 name: 'a\0' }")
-    for name, what in (("", "is a folder"), ("pipe", "is a pipe"), ("nul", "has a NUL byte")):
+    for name, sentence in (("", "is a folder"), ("pipe", "is a pipe"), ("nul", "has a NUL byte")):
         settings = [f"data.train.label_map={tmp_path / name}"]
         check = check_config("demo_scenes", changes_of(settings), records="none")
-        (finding,) = (one for one in check.findings if one.severity == "error")
-        assert what in finding.what
+        (finding,) = (finding for finding in check.findings if finding.severity == "error")
+        assert sentence in finding.what
         assert "label_map" in finding.origin
 
 
@@ -98,7 +98,7 @@ def test_unreadable_configs_illegal_sizes_and_single_shards_are_found(config):
     (error,) = (finding for finding in check.findings if finding.severity == "error")
     assert "the nearest sides that do are 576 and 608" in error.fix
     check = config(overrides=["data.train.paths=a.record-00000-of-00010"], records="none")
-    assert any("1 of 10 shards" in what for _, what in said(check, "warning"))
+    assert any("1 of 10 shards" in sentence for _, sentence in said(check, "warning"))
 
 
 def test_warnings_and_notes_of_the_reader_keep_their_places(config):
@@ -127,18 +127,18 @@ def test_placeholders_are_one_finding_with_all_their_places(config):
 
 def test_advice_is_given_only_where_no_rule_is_broken(config):
     sound = config(overrides=["train.optimizer.schedule=constant"])
-    assert any("keeps" in what for _, what in said(sound, "warning"))
+    assert any("keeps" in sentence for _, sentence in said(sound, "warning"))
     broken = config(overrides=["train.steps=-1"])
-    assert not any("keeps" in what for _, what in said(broken, "warning"))
+    assert not any("keeps" in sentence for _, sentence in said(broken, "warning"))
 
 
 def test_records_that_are_present_are_checked(scenes):
     sound = small_overrides(scenes, "train.freeze=[]")
     check = check_config("demo_scenes", changes_of(sound))
-    notes = [what for _, what in said(check, "note")]
+    notes = [sentence for _, sentence in said(check, "note")]
     assert not said(check, "error")
-    assert any("10 of 10 records checked" in what for what in notes)
-    assert any("6 of 6 records checked" in what for what in notes)
+    assert any("10 of 10 records checked" in sentence for sentence in notes)
+    assert any("6 of 6 records checked" in sentence for sentence in notes)
     unread = check_config("demo_scenes", changes_of(sound), records="none").findings
     assert not any("records checked" in finding.what for finding in unread)
 
@@ -180,13 +180,15 @@ def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
 
 def test_records_with_classes_that_do_not_fit_are_errors(scenes):
     check = check_config("demo_scenes", changes_of(small_overrides(scenes, "model.num_classes=2")))
-    errors = [what for _, what in said(check, "error")]
-    assert any("goes up to id 6, the model has 2 classes" in what for what in errors)
-    assert any("class id above num_classes" in what for what in errors)
+    errors = [sentence for _, sentence in said(check, "error")]
+    assert any("goes up to id 6, the model has 2 classes" in sentence for sentence in errors)
+    assert any("class id above num_classes" in sentence for sentence in errors)
 
 
 def test_absent_records_are_a_note_or_an_error_with_all(config):
-    (train,) = (what for where, what in said(config(), "note") if where == "p.config:103:28")
+    (train,) = (
+        sentence for where, sentence in said(config(), "note") if where == "p.config:103:28"
+    )
     assert train == "not checked: train-a.record: there is no such file"
     assert any(where == "p.config:103:28" for where, _ in said(config(records="all"), "error"))
 
@@ -241,16 +243,16 @@ def test_all_refusals_are_numbered_with_broken_rules_of_other_sections(config):
 
 def test_padding_beyond_any_memory_is_traced_at_a_small_size():
     overrides = [*SMALL, "model.pad_to_multiple=16384", "data.train.paths=[]"]
-    found = check_config("ssd_mobilenet_v1_300x300", changes_of(overrides), records="none")
-    # It is traced at 1,024 and taken 16^2 times: 4 images of 16,384^2 pixels.
+    checked = check_config("ssd_mobilenet_v1_300x300", changes_of(overrides), records="none")
+    # The model is traced at 1,024 and taken 16^2 times: 4 images of 16,384^2 pixels.
     assert any(
         re.search(r"at least 436\.\d\d GiB of memory \(activations", finding.what)
-        for finding in found.findings
+        for finding in checked.findings
     )
 
 
 def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
-    for module, limit, what in (
+    for module, limit, sentence in (
         (build, "_MOST_ARRAYS", "arrays of parameters, and at most 9 are possible"),
         (anchors, "_MOST_ANCHORS", "anchors, and at most 9 are possible"),
     ):
@@ -258,10 +260,12 @@ def test_a_model_of_too_many_layers_or_anchors_is_refused(monkeypatch):
             patch.setattr(module, limit, 9)
             memory_estimate._traced.cache_clear()
             overrides = [*SMALL, "train.freeze=[backbone]"]
-            found = check_config("ssd_mobilenet_v1_300x300", changes_of(overrides), records="none")
-        errors = [finding for finding in found.findings if finding.severity == "error"]
+            checked = check_config(
+                "ssd_mobilenet_v1_300x300", changes_of(overrides), records="none"
+            )
+        errors = [finding for finding in checked.findings if finding.severity == "error"]
         assert len(errors) == 1
-        assert what in errors[0].what
+        assert sentence in errors[0].what
 
 
 def test_anchors_are_counted_before_they_are_made():
@@ -280,7 +284,7 @@ def test_anchors_are_counted_before_they_are_made():
 )
 def test_what_no_data_mends_is_an_error_as_of_training(overrides, path):
     check = check_config("faster_rcnn_resnet50_v1_640x640", changes_of(overrides), records="none")
-    assert [one.path for one in check.findings if one.severity == "error"] == [path]
+    assert [finding.path for finding in check.findings if finding.severity == "error"] == [path]
     experiment = resolve("faster_rcnn_resnet50_v1_640x640", changes_of(overrides))
     with refused("data.train.paths"):
         check_trainable(experiment.experiment, {})
@@ -289,5 +293,9 @@ def test_what_no_data_mends_is_an_error_as_of_training(overrides, path):
 def test_missing_data_is_a_warning():
     check = check_config("faster_rcnn_resnet50_v1_640x640", records="none")
     assert not check.count("error")
-    missing = {one.path: one.severity for one in check.findings if one.path.startswith("data.")}
+    missing = {
+        finding.path: finding.severity
+        for finding in check.findings
+        if finding.path.startswith("data.")
+    }
     assert missing["data.train.paths"] == "warning"

@@ -14,7 +14,7 @@ from stillbox.checking.data_stats import records_stats
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
-from tests.checking.checked_records import found, sound
+from tests.checking.checked_records import counts_of, sound
 from tests.helpers import refused
 from tests.records.builders import CAT_DOG, image_bytes, make_example, write_records
 from tests.small import SHARED, needs_shared
@@ -60,18 +60,21 @@ def test_a_class_outside_the_label_map_is_an_error(check, tmp_path):
 
 def test_class_texts_without_a_label_map_are_an_error(check):
     result = check(with_classes("cat"), label_map=None)
-    assert found(result, "error") == {"class texts need a label map": 1, "no box in any record": 1}
+    assert counts_of(result, "error") == {
+        "class texts need a label map": 1,
+        "no box in any record": 1,
+    }
 
 
 def test_an_id_above_the_number_of_classes_is_an_error(check):
-    assert found(check(sound(0), num_classes=2)) == {}
-    assert found(check(sound(0), num_classes=1)) == {"class id above num_classes": 1}
+    assert counts_of(check(sound(0), num_classes=2)) == {}
+    assert counts_of(check(sound(0), num_classes=1)) == {"class id above num_classes": 1}
 
 
 @pytest.mark.parametrize("encoded", [b"no image", image_bytes()[:-30]])
 def test_an_image_that_cannot_be_decoded_is_an_error(check, encoded):
     result = check(sound(0), make_example(encoded=encoded, image_id="b"))
-    assert found(result, "error") == {"unreadable image": 1}
+    assert counts_of(result, "error") == {"unreadable image": 1}
     assert "record 1 (byte" in result.findings[0].examples[0]
 
 
@@ -82,16 +85,16 @@ def test_a_record_that_cannot_be_read_is_an_error(check, tmp_path):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     result = check_records([str(path)], CAT_DOG)
-    assert found(result) == {"unreadable record": 1}
+    assert counts_of(result) == {"unreadable record": 1}
     path.write_bytes(data[:-3])
     result = check_records([str(path)], CAT_DOG)
-    assert found(result) == {"unreadable record": 1, "damaged file": 1}
+    assert counts_of(result) == {"unreadable record": 1, "damaged file": 1}
     assert not result.sound
 
 
 def test_pixel_coordinates_are_an_error(check):
     result = check(make_example([[4, 6, 20, 30]]), sound(1))
-    assert found(result, "error") == {"box in pixels, not in 0..1": 1}
+    assert counts_of(result, "error") == {"box in pixels, not in 0..1": 1}
 
 
 BOXES = {
@@ -106,14 +109,14 @@ BOXES = {
 @pytest.mark.parametrize("reason", BOXES)
 def test_single_bad_boxes_are_warnings(check, reason):
     result = check(make_example([BOXES[reason]], image_id="b"), sound(1))
-    assert found(result, "warning") == {reason: 1}
+    assert counts_of(result, "warning") == {reason: 1}
     assert result.summary()[-1] == "Nothing stops training; see the warning above."
     assert "data.bad_boxes=fix" in result.findings[0].fix
 
 
 def test_boxes_beyond_max_boxes_are_counted(check):
     result = check(sound(0, [1] * 5), sound(1, [2] * 3), max_boxes=4)
-    assert found(result) == {"more boxes than a batch has room for": 1}
+    assert counts_of(result) == {"more boxes than a batch has room for": 1}
     assert (result.most_boxes, result.truncated_boxes, result.boxes) == (5, 1, 8)
     # 1 of 8 boxes
     assert result.summary()[1] == "With room for 4 boxes, 1 (12.50 %) are cut off."
@@ -121,8 +124,8 @@ def test_boxes_beyond_max_boxes_are_counted(check):
 
 def test_an_image_id_of_thousands_of_digits_is_named_by_its_length(check):
     result = check(dataclasses.replace(sound(0), image_id="9" * 5_000))
-    assert found(result) == {"image id of very many characters": 1}
-    (problem,) = (one for one in result.findings if "very many" in one.what)
+    assert counts_of(result) == {"image id of very many characters": 1}
+    (problem,) = (finding for finding in result.findings if "very many" in finding.what)
     assert "5,000 characters" in problem.examples[0]
     assert len(problem.examples[0]) < 200
 
@@ -130,7 +133,7 @@ def test_an_image_id_of_thousands_of_digits_is_named_by_its_length(check):
 def test_an_image_id_that_occurs_twice_names_both(check):
     again = dataclasses.replace(sound(2), image_id="0")
     result = check(sound(0), sound(1), again)
-    assert found(result) == {"image id occurs twice": 1}
+    assert counts_of(result) == {"image id occurs twice": 1}
     (example,) = result.findings[0].examples
     assert "record 2" in example
     assert "'0' is also" in example
@@ -139,9 +142,9 @@ def test_an_image_id_that_occurs_twice_names_both(check):
 
 def test_a_claimed_size_that_is_not_the_images(check):
     result = check(make_example(height=60, width=40), sound(1))
-    assert found(result, "warning") == {"size is not the image's": 1}
+    assert counts_of(result, "warning") == {"size is not the image's": 1}
     assert "record 40 x 60, image 60 x 40" in result.findings[0].examples[0]
-    assert found(check(make_example(height=0, width=0), sound(1)), "warning") == {}
+    assert counts_of(check(make_example(height=0, width=0), sound(1)), "warning") == {}
 
 
 def test_unusual_images_are_warnings(check):
@@ -151,16 +154,16 @@ def test_unusual_images_are_warnings(check):
         make_example(encoded=image_bytes(kind="BMP"), image_id="c"),
         sound(1),
     )
-    assert found(result) == {"EXIF orientation": 1, "CMYK image": 1, "neither JPEG nor PNG": 1}
+    assert counts_of(result) == {"EXIF orientation": 1, "CMYK image": 1, "neither JPEG nor PNG": 1}
     assert not result.sound
     assert result.summary()[-1] == "Nothing stops training; see the 3 warnings above."
 
 
 def test_background_images_are_notes_unless_no_image_has_a_box(check):
     result = check(make_example([], [], image_id="b"), sound(1, [1]))
-    assert found(result, "note") == {"image without a box": 1, "class without a box": 1}
+    assert counts_of(result, "note") == {"image without a box": 1, "class without a box": 1}
     assert result.sound
-    assert "no box in any record" in found(check(make_example([], [])), "error")
+    assert "no box in any record" in counts_of(check(make_example([], [])), "error")
 
 
 def test_no_records_are_refused(tmp_path):
@@ -222,14 +225,14 @@ def test_progress_is_reported_for_every_record(tmp_path, run):
 def test_real_records_are_sound(records, label_map, notes):
     classes = LabelMap.from_file(SHARED / "configs" / "label_maps" / f"{label_map}.pbtxt")
     result = check_records([str(SHARED / "data" / records)], classes)
-    assert found(result) == notes
+    assert counts_of(result) == notes
 
 
 @needs_shared
 def test_real_records_with_the_wrong_label_map_are_not():
     classes = LabelMap.from_file(SHARED / "configs" / "label_maps" / "face_label_map.pbtxt")
     result = check_records([str(SHARED / "data" / "tfrecords" / "raccoon_test.record")], classes)
-    assert found(result, "error") == {"unknown class": 44, "no box in any record": 1}
+    assert counts_of(result, "error") == {"unknown class": 44, "no box in any record": 1}
 
 
 def stats(tmp_path, examples, label_map=CAT_DOG):

@@ -52,12 +52,12 @@ def one_image(tmp_path, *objects):
 
 def figure(page, name):
     """The picture of a file with its caption."""
-    (found,) = (f for f in re.findall("<figure>.*?</figure>", page, re.DOTALL) if name in f)
-    return found
+    (drawing,) = (f for f in re.findall("<figure>.*?</figure>", page, re.DOTALL) if name in f)
+    return drawing
 
 
 def view(boxes, *, names=("cat", "dog"), class_ids=None, size=(100, 200), folder="photos"):
-    """A conversion whose images, which do not exist, have these boxes."""
+    """A conversion with these boxes and with images that do not exist."""
     items = [
         AnnotatedImage(
             path=folder / f"{number}.png",
@@ -219,4 +219,6 @@ def test_a_check_of_records_draws_them(cli, tmp_path):
     assert "box in pixels, not in 0..1" in figure(shown, "b.jpg")
     assert "stroke-dasharray" in figure(shown, "b.jpg")
     assert "stroke-dasharray" not in figure(shown, "7.jpg")
-    assert sorted(one.name for one in tmp_path.iterdir() if one.suffix == ".html") == ["check.html"]
+    assert sorted(file.name for file in tmp_path.iterdir() if file.suffix == ".html") == [
+        "check.html"
+    ]

@@ -15,7 +15,7 @@ def test_images_of_few_values_are_counted(tmp_path):
     sky = np.zeros((40, 60), np.uint8)
     sky[17, 23] = 255  # an eighth of the size does not show it
     images = (BLACK, image_bytes(), saved(Image.fromarray(sky), "JPEG", quality=98))
-    result = stats(tmp_path, [make_example(encoded=one) for one in images])
+    result = stats(tmp_path, [make_example(encoded=content) for content in images])
     assert (result.records, result.few_values, result.unusable) == (3, 1, 0)
     assert result.image_sizes == {"60 x 40": 3}
 

@@ -12,7 +12,7 @@ from stillbox.cli.main import main
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.wire import parse_features, serialize_features
-from tests.checking.checked_records import found, own_image, sound
+from tests.checking.checked_records import counts_of, own_image, sound
 from tests.records.builders import CAT_DOG, make_example, write_records
 from tests.small import SHARED, needs_shared
 
@@ -40,7 +40,7 @@ def boxed(number, *boxes):
 
 
 def warned(result):
-    return found(result, "error") | found(result, "warning")
+    return counts_of(result, "error") | counts_of(result, "warning")
 
 
 def test_a_box_below_one_pixel_is_a_warning_with_its_size(check):
@@ -79,8 +79,10 @@ def test_fractions_that_were_divided_by_the_size_are_an_error_of_the_set(check, 
     assert "were fractions before" in result.findings[0].fix
     assert result.summary()[-1] == "The data is not sound: 3 errors."
     # With two good boxes of five it is still the set; with five of eight it is not.
-    assert found(check(*lost, sound(5)), "error") == {"boxes divided by the image size twice": 3}
-    assert found(check(*lost, sound(5), sound(6, [1] * 3)), "error") == {}
+    assert counts_of(check(*lost, sound(5)), "error") == {
+        "boxes divided by the image size twice": 3
+    }
+    assert counts_of(check(*lost, sound(5), sound(6, [1] * 3)), "error") == {}
 
 
 def test_sizes_of_another_unit_than_the_corners_are_an_error_of_the_set(check):
@@ -96,7 +98,7 @@ WHOLE = [0, 0, 1, 0.995]
 
 def test_boxes_of_the_whole_image_are_a_note_or_a_warning_by_their_share(check):
     few = check(boxed(0, WHOLE), sound(1, [1] * 5), sound(2, [2] * 5))
-    assert found(few) == {"box of the whole image": 1}
+    assert counts_of(few) == {"box of the whole image": 1}
     assert few.findings[0].severity == "note"
     assert few.sound
     # 1 of 5 is more than a tenth.
@@ -225,7 +227,7 @@ def test_labels_that_begin_at_0_are_told_by_the_whole_set(check, case):
     labels, reason = LABELS[case]
     label_map = LabelMap.from_names(["cat"]) if case == "one class" else CAT_DOG
     result = check(*(labelled(label, label) for label in set(labels)), label_map=label_map)
-    assert found(result, "error").pop(reason) == 2
+    assert counts_of(result, "error").pop(reason) == 2
     error = next(f for f in result.findings if f.what == reason)
     assert "begin at 1: write" in error.fix
     assert error.outcome == "box dropped"
@@ -239,7 +241,7 @@ def test_labels_from_0_are_no_fault_beside_right_texts(check):
 def test_a_text_that_is_empty_is_an_unknown_class_and_no_label(check):
     features = parse_features(labelled(1, texts=[""]))
     del features["image/object/class/label"]
-    assert "unknown class" in found(check(serialize_features(features)), "error")
+    assert "unknown class" in counts_of(check(serialize_features(features)), "error")
 
 
 @needs_shared
@@ -247,4 +249,4 @@ def test_a_real_set_with_labels_from_0_is_told_with_the_remedy():
     folder = SHARED / "cases" / "data" / "t_label0_notext"
     label_map = LabelMap.from_file(folder / "label_map.pbtxt")
     result = check_records([str(folder / "train.record")], label_map)
-    assert found(result, "error") == {"labels begin at 0": 3}
+    assert counts_of(result, "error") == {"labels begin at 0": 3}

@@ -144,7 +144,7 @@ def test_the_causes_that_jax_logs_are_heard_and_end_in_the_report(machine, monke
     machine(packages=[CUDA], files=["dev/nvidia0"])
     look = accelerators.idle_accelerators
     monkeypatch.setattr(doctor.jax, "devices", start)
-    monkeypatch.setattr(doctor, "idle_accelerators", lambda *found: look(*found, tmp_path))
+    monkeypatch.setattr(doctor, "idle_accelerators", lambda *arguments: look(*arguments, tmp_path))
     assert any("xla_cuda13 cuSPARSE is too old" in line for line in examine().problems)
 
 

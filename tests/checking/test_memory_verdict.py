@@ -71,8 +71,8 @@ def test_an_absurd_number_is_refused_with_the_largest_that_fits(override, field)
 
 def test_a_batch_beyond_every_machine_is_an_error_of_the_config():
     experiment = small("train.batch_size=1000000000")
-    for found in (*memory_advice(experiment), find_shortage(experiment, LARGEST)):
-        assert (found.severity, found.path) == ("error", "train.batch_size")
+    for finding in (*memory_advice(experiment), find_shortage(experiment, LARGEST)):
+        assert (finding.severity, finding.path) == ("error", "train.batch_size")
     assert len(list(memory_advice(experiment))) == 1
 
 
@@ -80,12 +80,12 @@ def test_a_batch_beyond_every_machine_is_an_error_of_the_config():
 @pytest.mark.parametrize("chips", [8, 48])
 def test_advice_about_a_target_is_of_its_memory_and_its_chips_divide_it(field, chips):
     target = Machine("a slice", "tpu", GIB / 4, math.inf, chips)
-    (found,) = memory_advice(small(f"{field}=1000000"), target)
-    assert (found.severity, found.path) == ("warning", field)
-    assert f"for each of {chips} devices; a slice has 256 MiB" in found.what
-    # Its compiler says later whether it fits.
-    assert "this machine" not in found.what and "refuses it here" not in found.what
-    value = int(worded(found.fix).split(f"{field}=")[1].split(",")[0])
+    (finding,) = memory_advice(small(f"{field}=1000000"), target)
+    assert (finding.severity, finding.path) == ("warning", field)
+    assert f"for each of {chips} devices; a slice has 256 MiB" in finding.what
+    # The compiler of the target says later whether the batch fits.
+    assert "this machine" not in finding.what and "refuses it here" not in finding.what
+    value = int(worded(finding.fix).split(f"{field}=")[1].split(",")[0])
     assert value > 0 and value % chips == 0
     assert not list(memory_advice(small(f"{field}={value}"), target))
 
@@ -102,9 +102,12 @@ def test_what_may_not_fit_is_said_and_not_refused():
 
 def test_bfloat16_saves_activations_on_accelerators_alone():
     float32, bfloat16 = (
-        {platform: estimate(one, sizes, platform).activations.high for platform in ("cpu", "gpu")}
-        for one in (small("train.precision=float32"), small("train.precision=bfloat16"))
-        for sizes in (sizes_of(one.model, one.train),)
+        {
+            platform: estimate(experiment, sizes, platform).activations.high
+            for platform in ("cpu", "gpu")
+        }
+        for experiment in (small("train.precision=float32"), small("train.precision=bfloat16"))
+        for sizes in (sizes_of(experiment.model, experiment.train),)
     )
     assert bfloat16["gpu"] < float32["gpu"]
     assert bfloat16["cpu"] >= float32["cpu"]
@@ -112,8 +115,8 @@ def test_bfloat16_saves_activations_on_accelerators_alone():
 
 def test_rematerialised_blocks_need_less():
     plain, blocks = (
-        estimate(one, sizes_of(one.model, one.train), "gpu").activations.high
-        for one in (small(), small("train.rematerialization=blocks"))
+        estimate(experiment, sizes_of(experiment.model, experiment.train), "gpu").activations.high
+        for experiment in (small(), small("train.rematerialization=blocks"))
     )
     assert blocks < 0.8 * plain
 
@@ -121,7 +124,7 @@ def test_rematerialised_blocks_need_less():
 def test_parts_of_a_batch_are_recommended_beside_a_smaller_one():
     batch, field = "train.batch_size=8000", "train.accumulation_steps="
     number = int(worded(find_shortage(small(batch), LAPTOP).fix).rpartition(field)[2].split(",")[0])
-    fewer = max(one for one in range(1, number) if 8000 % one == 0)
+    fewer = max(divisor for divisor in range(1, number) if 8000 % divisor == 0)
     assert find_shortage(small(batch, f"{field}{number}"), LAPTOP) is None
     assert find_shortage(small(batch, f"{field}{fewer}"), LAPTOP) is not None
 

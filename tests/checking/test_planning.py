@@ -69,8 +69,8 @@ FREE = "train.fine_tune.checkpoint="
 )
 def test_the_recipe_is_one_that_takes_the_weights(weights, picked):
     chosen = planning.Choice(SMALL, "it is small")
-    found = planning._recipe_for_weights(chosen, {"train.steps": 3, CHECKPOINT: weights})
-    assert found.value == picked
+    recipe = planning._recipe_for_weights(chosen, {"train.steps": 3, CHECKPOINT: weights})
+    assert recipe.value == picked
     assert planning._recipe_for_weights(chosen, {}) == chosen
 
 
@@ -118,8 +118,8 @@ def test_recipes_by_machine_size_of_boxes_and_images():
     ],
 )
 def test_weights_on_the_machine_decide_between_small_recipes(monkeypatch, here, picked):
-    found = {name: Path(name) for name in here.split()}
-    monkeypatch.setattr(planning, "find_weights", found.get)
+    files = {name: Path(name) for name in here.split()}
+    monkeypatch.setattr(planning, "find_weights", files.get)
     assert choose_recipe(stats(), CPU).value == picked
 
 
@@ -147,10 +147,10 @@ def test_stats_are_those_of_the_records_and_no_run_is_too_short(scenes):
     assert choose_epochs(stats(images=118_000), 64).value == "12"
     assert choose_epochs(stats(images=10), 8).value == "240"
     records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
-    found = read_dataset_stats(records)
-    assert (found.images, found.classes, found.boxes) == (10, 6, 27)
-    assert 0 < found.small_side <= found.median_side < 1
-    assert found.max_boxes >= 20
+    measured = read_dataset_stats(records)
+    assert (measured.images, measured.classes, measured.boxes) == (10, 6, 27)
+    assert 0 < measured.small_side <= measured.median_side < 1
+    assert measured.max_boxes >= 20
 
 
 def test_an_experiment_is_picked_for_finished_records(plan, scenes):
@@ -187,7 +187,9 @@ def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope
 def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch):
     sizes = []
     monkeypatch.setattr(
-        planning, "fits_for_certain", lambda one, machine: sizes.append(one.model.network_size)
+        planning,
+        "fits_for_certain",
+        lambda experiment, machine: sizes.append(experiment.model.network_size),
     )
     monkeypatch.setattr(planning, "find_weights", Path)
     assert plan("retinanet")[0].train.fine_tune.checkpoint

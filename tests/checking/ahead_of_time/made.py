@@ -41,23 +41,23 @@ def module(text: str) -> bytes:
             name = head[2]
             computations[name] = []
             entry = name if head[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            computations[name].append(found.groups(""))
+        elif match := _INSTRUCTION.match(line):
+            computations[name].append(match.groups(""))
     numbers = {name: 1000 + number for number, name in enumerate(computations)}
-    known = [one[0] for body in computations.values() for one in body]
+    known = [parts[0] for body in computations.values() for parts in body]
     made = []
     for name, body in computations.items():
-        instructions = ((2, _instruction(one, known, numbers)) for one in body)
+        instructions = ((2, _instruction(parts, known, numbers)) for parts in body)
         made.append((3, message((1, name), *instructions, (5, numbers[name]))))
     return message((1, "jit_step"), *made, (6, numbers[entry]))
 
 
-def _instruction(one: tuple[str, ...], known: list[str], numbers: dict[str, int]) -> bytes:
-    name, shape, opcode, inside, attributes = one
+def _instruction(parts: tuple[str, ...], known: list[str], numbers: dict[str, int]) -> bytes:
+    name, shape, opcode, inside, attributes = parts
 
     def attribute(pattern: str) -> str:
-        found = re.search(pattern, attributes)
-        return found[1] if found else ""
+        match = re.search(pattern, attributes)
+        return match[1] if match else ""
 
     bodies = [attribute(rf"{key}=%([\w.]+)") for key in ("body", "condition", "calls", "to_apply")]
     contracted = attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -80,12 +80,12 @@ def _instruction(one: tuple[str, ...], known: list[str], numbers: dict[str, int]
 
 def shape_proto(text: str) -> bytes:
     """Returns the `ShapeProto` of an array or, in brackets, of a tuple of arrays."""
-    arrays = [_array(found) for found in _ARRAY.finditer(text)]
+    arrays = [_array(match) for match in _ARRAY.finditer(text)]
     return message((2, 13), *((4, array) for array in arrays)) if text[0] == "(" else arrays[0]
 
 
-def _array(found: re.Match[str]) -> bytes:
-    kind, sides, order, tiles, space = found.groups("")
+def _array(match: re.Match[str]) -> bytes:
+    kind, sides, order, tiles, space = match.groups("")
     layout = message(
         *((1, int(axis)) for axis in order.split(",") if axis),
         *(

@@ -156,8 +156,8 @@ def test_a_small_detector_compiles_for_absent_gpus(experiment):
     checks = check_steps(small, find_target("h200:4"))
     assert all(check.fits for check in checks), [check.failure for check in checks]
     train, evaluate, _ = checks
-    # Products alone are counted: forward, and two gradients of each convolution but for that of the
-    # images.
+    # Products alone are counted: forward, and two gradients of each convolution, but none of
+    # the images.
     macs = count_macs(small.model)
     assert evaluate.flops_per_image == pytest.approx(2 * macs, rel=0.01)
     assert 5 * macs < train.flops_per_image <= 6 * macs * 1.01
@@ -285,29 +285,29 @@ def compiler(fixed, each, *, saved=1.0):
 @pytest.mark.parametrize("saved", [1.0, 0.7])
 def test_the_result_fits_and_is_close_to_the_largest(start, fixed, each, saved):
     attempt = compiler(fixed, each, saved=saved)
-    found = search(attempt, 8, start, ROOM)
+    searched = search(attempt, 8, start, ROOM)
     most = max(size for size in range(8, 8000, 8) if attempt(size).fits)
-    sizes = [trial.images for trial in found.trials]
+    sizes = [trial.images for trial in searched.trials]
     assert len(set(sizes)) == len(sizes) <= 10
     assert all(size % 8 == 0 for size in sizes)
-    assert most * 15 / 16 - 8 < found.best.images <= most
-    assert found.too_large.images > found.best.images
+    assert most * 15 / 16 - 8 < searched.best.images <= most
+    assert searched.too_large.images > searched.best.images
 
 
 def test_linear_memory_is_extrapolated():
     # 5,000 of 10,000 are left for batches of 10 each: 500, of which 496 is the last multiple.
-    found = search(compiler(5000, 10), 8, 64, ROOM)
-    assert found.best.images == 496
+    searched = search(compiler(5000, 10), 8, 64, ROOM)
+    assert searched.best.images == 496
     # The first, the one that it leads to, and two that do not fit.
-    assert [trial.fits for trial in found.trials] == [True, True, False, False]
-    assert describe_search(found).startswith("largest batch that fits: 496")
+    assert [trial.fits for trial in searched.trials] == [True, True, False, False]
+    assert describe_search(searched).startswith("largest batch that fits: 496")
 
 
 def test_searches_end_without_a_batch_or_with_another_reason():
-    found = search(compiler(20_000, 10), 8, 64, ROOM)
-    assert found.best is None
-    assert min(trial.images for trial in found.trials) == 8
-    assert describe_search(found).startswith("no batch fits: 8 does not")
+    searched = search(compiler(20_000, 10), 8, 64, ROOM)
+    assert searched.best is None
+    assert min(trial.images for trial in searched.trials) == 8
+    assert describe_search(searched).startswith("no batch fits: 8 does not")
     failure = Finding("error", "", "a bug")
     refusal = StepCheck(step="train", images=64, devices=8, failure=failure)
     assert search(lambda size: refusal, 8, 64, ROOM).trials == [refusal]
@@ -324,8 +324,8 @@ def test_batches_are_multiples_of_devices_and_replicas(monkeypatch):
     overrides = ("devices.spatial_partitions=2", "devices.replicas=6", "train.batch_size=36")
     experiment = resolve("demo_scenes", changes_of(overrides)).experiment
     # Eight devices, two to an image, are four rows; with six replicas batches are multiples of 12.
-    found = find_batch(experiment, Target("eight", jax.devices() * 8, ROOM))
+    batch = find_batch(experiment, Target("eight", jax.devices() * 8, ROOM))
     assert asked[0] == ("train", 36)
     assert all(size % 12 == 0 for _, size in asked)
-    assert found.multiple == 12
-    assert found.best.images == 492
+    assert batch.multiple == 12
+    assert batch.best.images == 492

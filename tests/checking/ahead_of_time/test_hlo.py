@@ -42,7 +42,7 @@ def test_arrays_on_the_chip_are_distinguished():
 
 def test_loops_are_followed_as_often_as_they_run():
     assert PROGRAM.entry == "main"
-    rounds = {one.name: times for one, times in PROGRAM.executed()}
+    rounds = {computation.name: times for computation, times in PROGRAM.executed()}
     assert rounds["reduced"] == 3
     assert rounds["f"] == 1
     # The parts of a fusion run within it.

@@ -184,8 +184,8 @@ def test_the_table_has_the_figures_of_gpus(gpu):
 
 def test_a_target_has_the_memory_of_its_devices():
     device = SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
-    found = targets.Target("v5e:2x4", (device,) * 8, 15.0 * 2**30).machine
-    assert (found.platform, found.device_bytes, found.devices) == ("tpu", 15.0 * 2**30, 8)
+    machine = targets.Target("v5e:2x4", (device,) * 8, 15.0 * 2**30).machine
+    assert (machine.platform, machine.device_bytes, machine.devices) == ("tpu", 15.0 * 2**30, 8)
     device = SimpleNamespace(platform="gpu", device_kind="H200")
     assert targets.Target("h200:2", (device,) * 2, 9.0).machine.platform == "gpu"
     # A CPU is this machine.
