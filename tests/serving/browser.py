@@ -79,8 +79,8 @@ class Browser:
 
     def type(self, selector, text):
         """Types into an element; into a field for files, their paths."""
-        found = self._call("POST", "/element", {"using": "css selector", "value": selector})
-        self._call("POST", f"/element/{found[_ELEMENT]}/value", {"text": text})
+        element = self._call("POST", "/element", {"using": "css selector", "value": selector})
+        self._call("POST", f"/element/{element[_ELEMENT]}/value", {"text": text})
 
     def press(self, key):
         """Presses a key wherever the focus is."""
@@ -137,6 +137,6 @@ def _session(address, folder, flags):
 
 
 def _free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

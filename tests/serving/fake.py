@@ -36,17 +36,17 @@ class FakeBackend:
     def run(self, images):
         self.entered.set()
         assert self.open.wait(30)
-        self.runs.append([int(one.pixels[0, 0, 0]) for one in images])
+        self.runs.append([int(image.pixels[0, 0, 0]) for image in images])
         if self.fails:
             raise self.fails
-        return [self._found(one) for one in images]
+        return [self._found(image) for image in images]
 
-    def _found(self, one):
-        height, width = one.size
+    def _found(self, image):
+        height, width = image.size
         boxes = np.array([[0, 0, height / 2, width / 2], [0, 0, height, width]], np.float64)
-        scores = np.array([one.pixels[0, 0, 0] / 255, 0.1])
-        found = RawDetections(boxes, scores, np.array([1, 3]))
+        scores = np.array([image.pixels[0, 0, 0] / 255, 0.1])
+        detections = RawDetections(boxes, scores, np.array([1, 3]))
         if not self.doubts:
-            return found
+            return detections
         rows, scores = [0, 0, 1], np.array([scores[0], scores[0] / 2, scores[1]])
         return RawDetections(boxes[rows], scores, np.array([1, 3, 3]))

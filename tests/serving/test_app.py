@@ -47,9 +47,9 @@ def metric(client, name, **labels):
 
 
 def test_health(client):
-    one = client()
-    assert one.get("/healthz").json() == {"status": "ok"}
-    assert one.get("/readyz").json() == {"ready": True}
+    http = client()
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"ready": True}
 
 
 def test_before_startup_and_after_shutdown_the_server_is_live_but_not_ready(backend):
@@ -71,8 +71,8 @@ class Death(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_without_the_thread_of_its_model_is_not_ready_and_answers(client, backend):
-    one = client()
-    assert one.get("/v1/models/owls").json()["model_version_status"][0]["state"] == "AVAILABLE"
+    http = client()
+    assert http.get("/v1/models/owls").json()["model_version_status"][0]["state"] == "AVAILABLE"
     backend.fails = Death()
     tensor = {"name": "input", "datatype": "BYTES", "shape": [1], "data": [b64(RED)]}
     for _ in range(2):
@@ -81,45 +81,45 @@ def test_a_server_without_the_thread_of_its_model_is_not_ready_and_answers(clien
             ("/v1/models/owls:predict", {"json": {"instances": [{"b64": b64(RED)}]}}),
             ("/v2/models/owls/infer", {"json": {"inputs": [tensor]}}),
         ):
-            answer = one.post(path, **sent)
+            answer = http.post(path, **sent)
             assert (answer.status_code, answer.json()) == (503, {"error": "the model has stopped"})
     for path in ("/readyz", "/v2/health/ready", "/v2/models/owls/ready"):
-        assert one.get(path).status_code == 503
-        assert one.get(path).json()["ready"] is False
-    state = one.get("/v1/models/owls").json()["model_version_status"][0]
+        assert http.get(path).status_code == 503
+        assert http.get(path).json()["ready"] is False
+    state = http.get("/v1/models/owls").json()["model_version_status"][0]
     assert state["state"] == "END"
     assert state["status"]["error_code"] == "UNAVAILABLE"
-    assert one.get("/healthz").status_code == 200
+    assert http.get("/healthz").status_code == 200
 
 
 def test_metrics(client):
-    one = client()
-    one.post("/detect", content=RED)
-    one.post("/detect", content=b"no image")
-    one.post("/v1/models/owls:predict", json={"instances": [{"b64": b64(RED)}] * 3})
+    http = client()
+    http.post("/detect", content=RED)
+    http.post("/detect", content=b"no image")
+    http.post("/v1/models/owls:predict", json={"instances": [{"b64": b64(RED)}] * 3})
     for path in ("/a", "/b", "/c/d"):
-        one.get(path)
-    assert metric(one, "stillbox_requests_total", route="/detect", code="200") == 1
-    assert metric(one, "stillbox_requests_total", route="/detect", code="400") == 1
-    assert metric(one, "stillbox_requests_total", route="none", code="404") == 3
-    assert metric(one, "stillbox_request_seconds_count", route="/detect") == 2
-    assert metric(one, "stillbox_images_total") == 4
-    assert metric(one, "stillbox_batch_images_sum") == 4
-    assert metric(one, "stillbox_batch_rows_total") >= 4
-    assert metric(one, "stillbox_run_seconds_count") == metric(one, "stillbox_batch_images_count")
-    assert metric(one, "stillbox_queue_images") == 0
-    assert metric(one, "stillbox_inside_images") == 0
+        http.get(path)
+    assert metric(http, "stillbox_requests_total", route="/detect", code="200") == 1
+    assert metric(http, "stillbox_requests_total", route="/detect", code="400") == 1
+    assert metric(http, "stillbox_requests_total", route="none", code="404") == 3
+    assert metric(http, "stillbox_request_seconds_count", route="/detect") == 2
+    assert metric(http, "stillbox_images_total") == 4
+    assert metric(http, "stillbox_batch_images_sum") == 4
+    assert metric(http, "stillbox_batch_rows_total") >= 4
+    assert metric(http, "stillbox_run_seconds_count") == metric(http, "stillbox_batch_images_count")
+    assert metric(http, "stillbox_queue_images") == 0
+    assert metric(http, "stillbox_inside_images") == 0
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, UserError])
 def test_an_error_of_the_model_is_500_without_details(client, backend, kind):
-    one = client()
+    http = client()
     backend.fails = kind("secret path")
-    answer = one.post("/detect", content=RED)
+    answer = http.post("/detect", content=RED)
     assert (answer.status_code, answer.json()) == (500, {"error": "the server failed"})
     backend.fails = None
-    assert one.post("/detect", content=RED).status_code == 200
-    assert metric(one, "stillbox_requests_total", route="/detect", code="500") == 1
+    assert http.post("/detect", content=RED).status_code == 200
+    assert metric(http, "stillbox_requests_total", route="/detect", code="500") == 1
 
 
 SHUT = ("/metrics", "/v1/models/owls", "/v2", "/v2/models/owls")
@@ -139,27 +139,27 @@ SHUT = ("/metrics", "/v1/models/owls", "/v2", "/v2/models/owls")
     ],
 )
 def test_key(client, headers, status):
-    one = client(api_key="secret")
+    http = client(api_key="secret")
     for path in SHUT:
-        answer = one.get(path, headers=headers)
+        answer = http.get(path, headers=headers)
         assert answer.status_code == status, path
         if status == 401:
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.json().keys() == {"error"}
-    assert one.post("/detect", content=RED, headers=headers).status_code == status
+    assert http.post("/detect", content=RED, headers=headers).status_code == status
 
 
 def test_public_paths_need_no_key(client):
-    one = client(api_key="secret")
+    http = client(api_key="secret")
     for path in (*PUBLIC_PATHS, "/", "/page/app.js", "/page/style.css"):
-        assert one.get(path).status_code == 200, path
-    assert one.get("/page/../metrics").status_code == 401
+        assert http.get(path).status_code == 200, path
+    assert http.get("/page/../metrics").status_code == 401
 
 
 def test_every_response_has_the_security_headers(client):
-    one = client(api_key="secret")
+    http = client(api_key="secret")
     for path in ("/", "/page/app.js", "/healthz", "/metrics", "/nothing"):
-        headers = one.get(path).headers
+        headers = http.get(path).headers
         assert headers["x-content-type-options"] == "nosniff"
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -244,15 +244,15 @@ NOT_ASKED = "positive_data_acceptance"
 
 
 def test_every_route_is_described(client):
-    one = client()
+    http = client()
     described = {
         (path, method.upper())
-        for path, methods in one.get("/openapi.json").json()["paths"].items()
+        for path, methods in http.get("/openapi.json").json()["paths"].items()
         for method in methods
     }
     real = {
         (route.path.replace("{action}", "predict"), method)
-        for route in one.app.routes
+        for route in http.app.routes
         for method in route.methods - {"HEAD"}
         if route.path != "/" and not route.path.startswith("/page/")
     }
@@ -281,13 +281,13 @@ def described(document, answer, path, method):
 
 def test_answers_are_as_described(client):
     validator = pytest.importorskip("jsonschema").Draft202012Validator
-    one = client(api_key="secret")
-    document = one.get("/openapi.json").json()
+    http = client(api_key="secret")
+    document = http.get("/openapi.json").json()
     statuses = set()
     routes = [(path, method) for path, methods in document["paths"].items() for method in methods]
     for key, (path, method) in itertools.product(["wrong", "secret"], routes):
-        one.headers["x-api-key"] = key
-        for answer in (asked(one, path, method), one.request(method, path, content=b"no image")):
+        http.headers["x-api-key"] = key
+        for answer in (asked(http, path, method), http.request(method, path, content=b"no image")):
             kind = answer.headers["content-type"].partition(";")[0]
             schema = described(document, answer, path, method)[kind]["schema"]
             if kind == "application/json":
@@ -301,7 +301,7 @@ def test_the_document_names_what_the_server_takes(client):
     assert document["info"]["title"] == "stillbox serve owls"
     assert document["components"]["parameters"]["name"]["example"] == "owls"
     query = document["paths"]["/detect"]["post"]["parameters"]
-    words = {one["name"]: one["schema"].get("enum") for one in query}
+    words = {parameter["name"]: parameter["schema"].get("enum") for parameter in query}
     choices = {"format": list(FORMATS), "classes_per_object": list(CLASSES_PER_OBJECT)}
     assert words == dict.fromkeys(PARAMETERS) | choices
     schemas = document["components"]["schemas"]
@@ -310,12 +310,14 @@ def test_the_document_names_what_the_server_takes(client):
     assert infer["outputs"]["items"]["properties"]["name"]["enum"] == list(OUTPUTS)
     assert schemas["Row"]["required"] == list(OUTPUTS)
     named = schemas["Images"]["items"]["anyOf"][1:]
-    assert [name for one in named for name in one["required"]] == list(INPUTS)
+    assert [name for part in named for name in part["required"]] == list(INPUTS)
 
 
 def test_every_route_describes_its_key(client):
     paths = client(api_key="secret").get("/openapi.json").json()["paths"]
-    guarded = {path for path in paths if any("security" in one for one in paths[path].values())}
+    guarded = {
+        path for path in paths if any("security" in operation for operation in paths[path].values())
+    }
     public = {"/healthz", "/readyz", "/openapi.json", "/v2/health/live", "/v2/health/ready"}
     assert paths.keys() - guarded == public
 
@@ -328,14 +330,14 @@ def test_schemathesis_finds_no_fault(backend, tmp_path):
         words = ["run", f"{address}/openapi.json", "--max-examples", "5", "--seed", "1"]
         words += ["--checks", "all", "--exclude-checks", NOT_ASKED, "--no-color"]
         words += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
-        found = subprocess.run(
+        fuzzing = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", *words],
             capture_output=True,
             text=True,
             timeout=120,
             cwd=tmp_path,
         )
-    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
+    assert fuzzing.returncode == 0, fuzzing.stdout[-4000:] + fuzzing.stderr[-2000:]
 
 
 def test_broken_images_cause_no_server_error(backend):

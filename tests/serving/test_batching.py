@@ -22,22 +22,22 @@ def prepared(backend, *reds):
 
 @pytest.fixture
 def batcher(backend):
-    """The function from options to a started batcher, whose first run waits for `backend.open`."""
+    """Returns a started batcher with options; its first run waits for `backend.open`."""
     made = []
 
     def start(sizes=(1, 2, 4), delay=0.0, seconds=None, **options):
-        one = Batcher(backend, sizes, delay, **options)
-        made.append(one)
-        one.start()
-        one.seconds = seconds or dict.fromkeys(sizes, 1.0)
+        batching = Batcher(backend, sizes, delay, **options)
+        made.append(batching)
+        batching.start()
+        batching.seconds = seconds or dict.fromkeys(sizes, 1.0)
         backend.runs.clear()
         backend.entered.clear()
-        return one
+        return batching
 
     yield start
     backend.open.set()
-    for one in made:
-        one.close()
+    for batching in made:
+        batching.close()
 
 
 def blocked(batcher, backend):
@@ -64,19 +64,19 @@ def test_every_size_is_run_before_the_first_image(backend, batcher):
 
 
 def test_a_model_whose_predictions_are_not_finite_does_not_start(backend, monkeypatch):
-    found = FakeBackend._found
+    detect = FakeBackend._found
     monkeypatch.setattr(
-        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+        FakeBackend, "_found", lambda self, image: detect(self, image)._replace(finite=False)
     )
     with pytest.raises(UserError, match=r"a blank image: .* not finite"):
         Batcher(backend, (1,), 0.0).start()
 
 
 def test_waiting_images_run_together_and_each_gets_its_result(backend, batcher):
-    one = batcher()
-    first = blocked(one, backend)
-    futures = [one.submit(image) for image in prepared(backend, 51, 102, 153, 204, 255)]
-    assert one.waiting == 5
+    batching = batcher()
+    first = blocked(batching, backend)
+    futures = [batching.submit(image) for image in prepared(backend, 51, 102, 153, 204, 255)]
+    assert batching.waiting == 5
     backend.open.set()
     assert [future.result(10).scores[0] for future in futures] == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert first.result(10).scores[0] == 0
@@ -95,17 +95,17 @@ def test_waiting_images_run_together_and_each_gets_its_result(backend, batcher):
 )
 def test_measurements_at_the_start_decide_on_padding(backend, batcher, seconds, runs):
     observed = []
-    one = batcher(seconds=seconds, observe=observed.append)
-    first = blocked(one, backend)
-    finish(backend, first, *(one.submit(image) for image in prepared(backend, 5, 6, 7)))
-    one.close()
+    batching = batcher(seconds=seconds, observe=observed.append)
+    first = blocked(batching, backend)
+    finish(backend, first, *(batching.submit(image) for image in prepared(backend, 5, 6, 7)))
+    batching.close()
     assert backend.runs == [[0], *runs]
     assert [run.images for run in observed] == [1, *(len(set(run)) for run in runs)]
     assert [run.size for run in observed] == [1, *map(len, runs)]
 
 
 class Busy(FakeBackend):
-    """A model whose runs take some time, `cores` of them at once."""
+    """A model that takes some time for a run, and makes `cores` runs at once."""
 
     def __init__(self, cores):
         super().__init__()
@@ -127,23 +127,23 @@ class Busy(FakeBackend):
 )
 def test_as_many_batches_run_at_once_as_make_the_model_faster(cores, at_once, most, expected):
     backend, lines = Busy(cores), []
-    one = Batcher(backend, (1, 2), 0.0, at_once=at_once, most_at_once=most)
-    one.start(lines.append)
+    batching = Batcher(backend, (1, 2), 0.0, at_once=at_once, most_at_once=most)
+    batching.start(lines.append)
     assert lines[2:] == [f"{expected} batches run at a time"][: expected - 1]
-    assert one.alive
+    assert batching.alive
     backend.most = 0
-    futures = [one.submit(image) for image in prepared(backend, *range(12))]
-    found = [future.result(10).scores[0] for future in futures]
-    assert found == [red / 255 for red in range(12)]
+    futures = [batching.submit(image) for image in prepared(backend, *range(12))]
+    scores = [future.result(10).scores[0] for future in futures]
+    assert scores == [red / 255 for red in range(12)]
     assert backend.most == expected
-    one.close()
-    assert not one.alive
-    assert one.running == 0
+    batching.close()
+    assert not batching.alive
+    assert batching.running == 0
 
 
 def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
-    one = batcher(delay=30.0)
-    futures = [one.submit(image) for image in prepared(backend, 1, 2, 3, 4)]
+    batching = batcher(delay=30.0)
+    futures = [batching.submit(image) for image in prepared(backend, 1, 2, 3, 4)]
     # The batch is full, so it runs long before the delay has passed.
     assert futures[3].result(10).scores[0] == 4 / 255
     assert backend.runs == [[1, 2, 3, 4]]
@@ -152,39 +152,39 @@ def test_an_image_waits_for_others_no_longer_than_the_delay(backend, batcher):
 
 
 def test_there_is_no_delay_if_no_more_images_are_expected(backend, batcher):
-    one = batcher(delay=30.0, expects_more=lambda: False)
-    assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
+    batching = batcher(delay=30.0, expects_more=lambda: False)
+    assert batching.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
 
 
 def test_a_slower_large_batch_is_not_used(backend, batcher):
     # For each image 1 s alone, 0.5 s by two, 2 s by four.
-    one = batcher(seconds={1: 1.0, 2: 1.0, 4: 8.0})
-    first = blocked(one, backend)
-    finish(backend, first, *(one.submit(image) for image in prepared(backend, 1, 2, 3, 4, 5)))
+    batching = batcher(seconds={1: 1.0, 2: 1.0, 4: 8.0})
+    first = blocked(batching, backend)
+    finish(backend, first, *(batching.submit(image) for image in prepared(backend, 1, 2, 3, 4, 5)))
     assert backend.runs == [[0], [1, 2], [3, 4], [5]]
-    assert one.seconds_for(6) == 3.0
+    assert batching.seconds_for(6) == 3.0
 
 
 def test_cancelled_images_do_not_run(backend, batcher):
-    one = batcher()
-    first = blocked(one, backend)
-    futures = [one.submit(image) for image in prepared(backend, 1, 2)]
+    batching = batcher()
+    first = blocked(batching, backend)
+    futures = [batching.submit(image) for image in prepared(backend, 1, 2)]
     assert futures[0].cancel()
     finish(backend, futures[1], first)
     assert backend.runs == [[0], [2]]
 
 
 def test_a_cancelled_image_is_dropped_at_once(backend, batcher):
-    one = batcher()
-    first = blocked(one, backend)
-    futures = [one.submit(image) for image in prepared(backend, 1, 2)]
+    batching = batcher()
+    first = blocked(batching, backend)
+    futures = [batching.submit(image) for image in prepared(backend, 1, 2)]
     assert futures[0].cancel()
-    assert one.waiting == 1
+    assert batching.waiting == 1
     assert futures[1].cancel()
-    assert one.waiting == 0
+    assert batching.waiting == 0
     backend.open.set()
     first.result(10)
-    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+    assert batching.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
 
 
 class Death(BaseException):
@@ -193,42 +193,42 @@ class Death(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_no_image_waits_for_a_thread_that_has_ended(backend, batcher):
-    one = batcher()
-    first = blocked(one, backend)
-    futures = [first, *(one.submit(image) for image in prepared(backend, *range(9)))]
-    assert one.alive
+    batching = batcher()
+    first = blocked(batching, backend)
+    futures = [first, *(batching.submit(image) for image in prepared(backend, *range(9)))]
+    assert batching.alive
     backend.fails = Death()
     backend.open.set()
     for future in futures:
         with pytest.raises(ClosedError):
             future.result(10)
-    one.close()
-    assert not one.alive
+    batching.close()
+    assert not batching.alive
     with pytest.raises(ClosedError):
-        one.submit(prepared(backend, 1)[0])
+        batching.submit(prepared(backend, 1)[0])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_the_end_of_one_thread_ends_the_others():
     backend = Busy(2)
-    one = Batcher(backend, (1,), 0.0, at_once=2)
-    one.start()
+    batching = Batcher(backend, (1,), 0.0, at_once=2)
+    batching.start()
     backend.fails = Death()
     with pytest.raises(ClosedError):
-        one.submit(prepared(backend, 1)[0]).result(10)
-    one.close()
-    assert not one.alive
+        batching.submit(prepared(backend, 1)[0]).result(10)
+    batching.close()
+    assert not batching.alive
     with pytest.raises(ClosedError):
-        one.submit(prepared(backend, 1)[0])
+        batching.submit(prepared(backend, 1)[0])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_no_image_waits_for_a_thread_that_ends_before_the_run(backend, batcher):
-    one = batcher(delay=1e300)  # more than a lock can wait
+    batching = batcher(delay=1e300)  # more than a lock can wait
     with pytest.raises(ClosedError):
-        one.submit(prepared(backend, 1)[0]).result(10)
-    one.close()
-    assert not one.alive
+        batching.submit(prepared(backend, 1)[0]).result(10)
+    batching.close()
+    assert not batching.alive
 
 
 @pytest.mark.parametrize("fault", ["too few results", "an observer that fails"])
@@ -244,31 +244,31 @@ def test_other_faults_of_a_run_are_raised_and_the_next_batch_runs(
     def too_few(images):
         return run(images)[: -1 if "too few results" in faults and faults.pop() else None]
 
-    one = batcher(observe=observe)
+    batching = batcher(observe=observe)
     monkeypatch.setattr(backend, "run", too_few)
     with pytest.raises(ValueError, match=r"observer|shorter"):
-        one.submit(prepared(backend, 1)[0]).result(10)
-    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+        batching.submit(prepared(backend, 1)[0]).result(10)
+    assert batching.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
 
 
 def test_an_error_is_raised_from_its_futures_and_the_next_batch_runs(backend, batcher):
-    one = batcher()
+    batching = batcher()
     backend.fails = RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
-        one.submit(prepared(backend, 1)[0]).result(10)
+        batching.submit(prepared(backend, 1)[0]).result(10)
     backend.fails = None
-    assert one.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
+    assert batching.submit(prepared(backend, 255)[0]).result(10).scores[0] == 1
 
 
 def test_closing_finishes_submitted_images_and_takes_no_more(backend, batcher):
-    one = batcher(delay=30.0)
-    first = one.submit(prepared(backend, 51)[0])
-    closing = threading.Thread(target=one.close)
+    batching = batcher(delay=30.0)
+    first = batching.submit(prepared(backend, 51)[0])
+    closing = threading.Thread(target=batching.close)
     closing.start()
     closing.join(10)
     assert first.result(0).scores[0] == 0.2
     with pytest.raises(ClosedError):
-        one.submit(prepared(backend, 1)[0])
+        batching.submit(prepared(backend, 1)[0])
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_a_size_that_the_model_does_not_take_is_refused():
 
 def test_a_fixed_batch_is_padded():
     backend = FakeBackend(batch_sizes=(3,))
-    one = Batcher(backend, choose_batch_sizes(None, backend.batch_sizes), 0.0)
-    one.start()
+    batching = Batcher(backend, choose_batch_sizes(None, backend.batch_sizes), 0.0)
+    batching.start()
     backend.runs.clear()
-    assert one.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
+    assert batching.submit(prepared(backend, 51)[0]).result(10).scores[0] == 0.2
     assert backend.runs == [[51, 51, 51]]
-    one.close()
+    batching.close()
 
 
 def test_the_real_model_compiles_each_size_once_and_none_later(small_backend):
@@ -308,36 +308,36 @@ def test_the_real_model_compiles_each_size_once_and_none_later(small_backend):
             compiled.append(event)
 
     fresh = CheckpointBackend(small_backend.model)
-    one = Batcher(fresh, (1, 2, 4), 0.005)
+    batching = Batcher(fresh, (1, 2, 4), 0.005)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        one.start()
+        batching.start()
         assert len(compiled) >= 3
         at_start = len(compiled)
         rng = np.random.default_rng(0)
         for together in (1, 2, 3, 4, 7, 12):
             sizes = rng.integers(20, 200, (together, 2))
             images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-            for future in [one.submit(small_backend.prepare(image)) for image in images]:
+            for future in [batching.submit(small_backend.prepare(image)) for image in images]:
                 future.result(60)
         assert len(compiled) == at_start
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-        one.close()
+        batching.close()
 
 
 def test_batched_results_equal_single_results(small_backend):
     rng = np.random.default_rng(1)
     images = [rng.integers(0, 256, (64, 80, 3), dtype=np.uint8) for _ in range(3)]
     prepared_images = [small_backend.prepare(image) for image in images]
-    alone = [small_backend.run([one])[0] for one in prepared_images]
+    alone = [small_backend.run([image])[0] for image in prepared_images]
     batcher = Batcher(small_backend, (4,), 0.05)
     batcher.start()
-    together = [batcher.submit(one) for one in prepared_images]
+    together = [batcher.submit(image) for image in prepared_images]
     for future, single in zip(together, alone, strict=True):
-        found = future.result(60)
-        np.testing.assert_allclose(found.scores, single.scores, atol=1e-5)
-        assert len(found.scores) > 0
+        batched = future.result(60)
+        np.testing.assert_allclose(batched.scores, single.scores, atol=1e-5)
+        assert len(batched.scores) > 0
     batcher.close()
 
 
@@ -363,7 +363,7 @@ async def settled():
 def test_the_smallest_that_wait_for_memory_come_first():
     order = []
 
-    async def one(workers, size):
+    async def take_share(workers, size):
         async with workers.share(size):
             order.append(size)
             await settled()
@@ -371,7 +371,7 @@ def test_the_smallest_that_wait_for_memory_come_first():
     async def main(workers):
         share = workers.share(90)
         await share.__aenter__()
-        tasks = [asyncio.create_task(one(workers, size)) for size in (1000, 80, 20, 10, 30)]
+        tasks = [asyncio.create_task(take_share(workers, size)) for size in (1000, 80, 20, 10, 30)]
         await settled()
         assert order == [10]
         await share.__aexit__(None, None, None)

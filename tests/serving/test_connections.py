@@ -202,7 +202,11 @@ def test_a_client_that_reads_slowly_gets_everything(serve):
 
 def test_responses_that_nobody_reads_are_bounded(serve):
     server, url = serve(unread=len(LARGE))
-    held = lambda: [one.unread for one in server.server_state.connections if one.unread]  # noqa: E731
+
+    def held():
+        connections = server.server_state.connections
+        return [connection.unread for connection in connections if connection.unread]
+
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(4):
@@ -221,7 +225,7 @@ def test_responses_that_nobody_reads_are_bounded(serve):
 
 
 def test_silent_connections_leave_room(serve, backend):
-    """The oldest connection is cut, but none whose request is in progress."""
+    """The oldest connection without a request in progress is cut."""
     server, url = serve(most=6)
     backend.open.clear()
     length = f"Content-Length: {len(RED)}\r\n\r\n".encode()
@@ -245,11 +249,13 @@ def test_health_checks_are_answered_when_all_connections_have_requests(serve, ba
         slow = stack.enter_context(connected(url, body + RED[:-1]))
         for _ in range(2):
             stack.enter_context(connected(url, body + RED))
-        until(lambda: sum(one.working for one in server.server_state.connections) == 2)
+        until(
+            lambda: sum(connection.working for connection in server.server_state.connections) == 2
+        )
         refused = stack.enter_context(connected(url, POST + b"Content-Length: 0\r\n\r\n"))
         slow.sendall(RED[-1:])
-        for one in (refused, slow):
-            got = one.recv(2**16)
+        for connection in (refused, slow):
+            got = connection.recv(2**16)
             assert b" 503 " in got
             assert b"retry-after: 1" in got
         for path in ("/healthz", "/readyz", "/v2/health/ready"):
@@ -258,7 +264,7 @@ def test_health_checks_are_answered_when_all_connections_have_requests(serve, ba
 
 
 def test_slow_bodies_leave_room(serve):
-    """A connection whose body is arriving gives way to later ones."""
+    """A connection with a body that still arrives gives way to later ones."""
     server, url = serve(most=6)
     with contextlib.ExitStack() as stack:
         for _ in range(30):

@@ -112,10 +112,10 @@ def test_a_file_in_a_form(client):
 
 
 def test_the_score_is_chosen(client):
-    one = client()
-    found = one.post("/detect?min_score=0.05", content=RED).json()["detections"]
-    assert [detection["class"] for detection in found] == ["owl", "hawk"]
-    assert one.post("/detect?min_score=0.9", content=RED).json()["detections"] == []
+    http = client()
+    detections = http.post("/detect?min_score=0.05", content=RED).json()["detections"]
+    assert [detection["class"] for detection in detections] == ["owl", "hawk"]
+    assert http.post("/detect?min_score=0.9", content=RED).json()["detections"] == []
     strict = client(min_score=0.85)
     assert strict.post("/detect", content=RED).json()["detections"] == []
 
@@ -123,14 +123,14 @@ def test_the_score_is_chosen(client):
 def test_an_object_has_one_class_unless_the_request_or_the_server_says_all(client, backend):
     backend.doubts = True
 
-    def classes(one, query=""):
-        answer = one.post(f"/detect?min_score=0.3{query}", content=RED)
+    def classes(http, query=""):
+        answer = http.post(f"/detect?min_score=0.3{query}", content=RED)
         return [detection["class"] for detection in answer.json()["detections"]]
 
-    one = client()
-    assert classes(one) == ["owl"]
-    assert classes(one, "&classes_per_object=all") == ["owl", "hawk"]
-    assert classes(one, "&iou=1") == ["owl", "hawk"]
+    http = client()
+    assert classes(http) == ["owl"]
+    assert classes(http, "&classes_per_object=all") == ["owl", "hawk"]
+    assert classes(http, "&iou=1") == ["owl", "hawk"]
     assert classes(client(classes_per_object="all")) == ["owl", "hawk"]
     assert classes(client(iou=1.0)) == ["owl", "hawk"]
 
@@ -186,9 +186,9 @@ def test_files_that_are_no_images_are_refused(client, sent):
 
 
 def test_predictions_that_are_not_finite_are_a_fault_of_the_server(client, monkeypatch):
-    started, found = client(), FakeBackend._found
+    started, detect = client(), FakeBackend._found
     monkeypatch.setattr(
-        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+        FakeBackend, "_found", lambda self, image: detect(self, image)._replace(finite=False)
     )
     check_refused(started.post("/detect", content=RED), "not finite", 500)
 

@@ -47,10 +47,10 @@ OTHERS = {
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_body_that_is_no_json_is_named_with_the_form_that_is_taken(client, path, kind):
-    body, what = OTHERS[kind]
+    body, taken = OTHERS[kind]
     answer = client().post(path, content=body)
     check_refused(answer, "the body is no JSON")
-    assert what in answer.json()["error"]
+    assert taken in answer.json()["error"]
     assert PATHS[path] in answer.json()["error"]
 
 
@@ -63,7 +63,7 @@ def test_json_is_taken_in_any_usual_form(client, path):
 
 
 @pytest.mark.parametrize(
-    ("body", "what"),
+    ("body", "taken"),
     [
         (JSON["/v1/models/owls:predict"], "JSON"),
         (b" [[1, 2], [3, 4]]", "JSON"),
@@ -77,9 +77,9 @@ def test_json_is_taken_in_any_usual_form(client, path):
         (b"image=" + B64, "a form of fields"),
     ],
 )
-def test_text_at_the_path_of_images_is_named_with_the_paths_of_json(client, body, what):
+def test_text_at_the_path_of_images_is_named_with_the_paths_of_json(client, body, taken):
     answer = client().post("/detect", content=body, headers={"Content-Type": "image/jpeg"})
-    check_refused(answer, f"no image but {what}")
+    check_refused(answer, f"no image but {taken}")
     assert "curl --data-binary @FILE" in answer.json()["error"]
     assert ":predict" in answer.json()["error"]
 

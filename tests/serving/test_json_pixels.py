@@ -23,8 +23,8 @@ def as_lists(value):
     if isinstance(value, PixelText):
         return value.pixels("image").tolist()
     if isinstance(value, dict):
-        return {key: as_lists(one) for key, one in value.items()}
-    return [as_lists(one) for one in value] if isinstance(value, list) else value
+        return {key: as_lists(item) for key, item in value.items()}
+    return [as_lists(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("style", [{}, {"indent": 1}, {"separators": (",", ":")}])
@@ -70,11 +70,11 @@ def test_changed_lists_are_read_or_refused_as_by_json():
         text = "".join(text)
         wanted = verdict(text)
         try:
-            found = PixelText(text.encode()).pixels("image").tolist()
+            pixels = PixelText(text.encode()).pixels("image").tolist()
         except HTTPException as error:
             assert error.status_code == 400
-            found = None
-        assert found == wanted, text
+            pixels = None
+        assert pixels == wanted, text
         read += wanted is not None
     assert 200 < read < 1300
 

@@ -47,9 +47,9 @@ def test_images_too_large_by_their_header_are_not_decoded(client, monkeypatch, s
 
 
 def test_an_image_at_the_limit_is_accepted(client):
-    one = client(max_pixels=200)
-    assert one.post("/detect", content=encoded(1, (20, 10))).status_code == 200
-    assert one.post("/detect", content=encoded(1, (20, 11))).status_code == 413
+    http = client(max_pixels=200)
+    assert http.post("/detect", content=encoded(1, (20, 10))).status_code == 200
+    assert http.post("/detect", content=encoded(1, (20, 11))).status_code == 413
 
 
 def test_the_limit_is_at_most_that_of_pillow():
@@ -77,10 +77,10 @@ def test_supported_formats_are_decoded(client, kind):
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("path", ["/detect", "/v1/models/owls:predict", "/v2/models/owls/infer"])
 def test_a_body_ends_at_its_limit_whatever_its_header_says(client, path, chunked):
-    one = client(max_body=1000)
+    http = client(max_body=1000)
     body = (b" " * 100 for _ in range(11)) if chunked else b" " * 1001
-    check_refused(one.post(path, content=body), "at most 1000 bytes", 413)
-    assert one.app.state.engine.admission.in_flight == 0
+    check_refused(http.post(path, content=body), "at most 1000 bytes", 413)
+    assert http.app.state.engine.admission.in_flight == 0
 
 
 def test_the_images_of_a_request_are_limited(client):
@@ -123,7 +123,7 @@ def test_a_full_queue_responds_503_with_retry_after_until_there_is_room(server, 
             assert refused.json() == {"error": "all 3 places are taken; try again"}
         assert client.get("/healthz").status_code == 200
         backend.open.set()
-        assert [one.result().status_code for one in inside] == [200, 200, 200]
+        assert [future.result().status_code for future in inside] == [200, 200, 200]
     assert client.post("/detect", content=RED).status_code == 200
     assert engine.admission.in_flight == 0
 
@@ -183,15 +183,15 @@ def test_a_slow_body_is_refused(server):
 
 @contextmanager
 def trickling(address, count, sent=1, body=1000):
-    """Yields connections whose requests have all of their bodies but the end."""
+    """Yields connections with requests that lack the end of their bodies."""
     head = f"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: {body}\r\n\r\n"
     with ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection((address.host, address.port), 10))
             for _ in range(count)
         ]
-        for one in opened:
-            one.sendall(head.encode() + bytes(sent))
+        for connection in opened:
+            connection.sendall(head.encode() + bytes(sent))
         yield opened
 
 
@@ -199,11 +199,11 @@ def test_requests_are_answered_while_others_send_slowly(server):
     engine, client = server(queue=2, timeout=1)
     with trickling(client.base_url, 20) as slow:
         for _ in range(3):
-            for one in slow:
-                one.sendall(b"x")
+            for connection in slow:
+                connection.sendall(b"x")
             assert client.post("/detect", content=RED).status_code == 200
             assert engine.admission.in_flight == 0
-        assert all(b" 408 " in one.recv(2**16) for one in slow)
+        assert all(b" 408 " in connection.recv(2**16) for connection in slow)
 
 
 def test_bodies_that_arrive_share_a_budget_and_the_first_is_given_up(server):
@@ -282,7 +282,7 @@ def test_the_pixels_in_memory_are_bounded_and_small_images_pass(server, decoder,
         assert int(refused.headers["retry-after"]) >= 1
         assert decoder.decoded == fit
         decoder.open.set()
-        assert [one.result().status_code for one in large] == [200] * 6
+        assert [future.result().status_code for future in large] == [200] * 6
     assert decoder.most == fit
     assert engine.large_admission.in_flight == engine.admission.in_flight == 0
 
@@ -303,7 +303,7 @@ def test_a_request_that_has_ended_is_not_decoded(server, decoder):
         late = pool.submit(client.post, "/detect", content=BIG)
         with pytest.raises(httpx.ReadTimeout):
             gone.result()
-        assert [one.result().status_code for one in (*running, late)] == [504] * 3
+        assert [future.result().status_code for future in (*running, late)] == [504] * 3
     wait_until(lambda: engine.admission.in_flight == 0)
     # The threads have not ended: their memory is not given to others.
     assert client.post("/detect", content=BIG).status_code == 504

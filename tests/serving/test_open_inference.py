@@ -30,18 +30,19 @@ def pixels_tensor(**more):
 def arrays(answer):
     assert answer.status_code == 200, answer.text
     return {
-        one["name"]: np.array(one["data"]).reshape(one["shape"]) for one in answer.json()["outputs"]
+        output["name"]: np.array(output["data"]).reshape(output["shape"])
+        for output in answer.json()["outputs"]
     }
 
 
 def test_server_and_health(client):
-    one = client()
-    server = one.get("/v2").json()
+    http = client()
+    server = http.get("/v2").json()
     assert server["name"] == "stillbox"
     assert server["extensions"] == ["binary_tensor_data"]
-    assert one.get("/v2/health/live").json() == {"live": True}
-    assert one.get("/v2/health/ready").json() == {"ready": True}
-    assert one.get("/v2/models/owls/ready").json() == {"name": "owls", "ready": True}
+    assert http.get("/v2/health/live").json() == {"live": True}
+    assert http.get("/v2/health/ready").json() == {"ready": True}
+    assert http.get("/v2/models/owls/ready").json() == {"name": "owls", "ready": True}
 
 
 def test_model(client):
@@ -52,7 +53,7 @@ def test_model(client):
         {"name": "input_tensor", "datatype": "UINT8", "shape": [-1, -1, -1, 3]},
         {"name": "image_bytes", "datatype": "BYTES", "shape": [-1]},
     ]
-    assert {one["name"]: one["shape"] for one in answer["outputs"]} == {
+    assert {output["name"]: output["shape"] for output in answer["outputs"]} == {
         "detection_boxes": [-1, 4, 4],
         "detection_classes": [-1, 4],
         "detection_scores": [-1, 4],
@@ -130,7 +131,7 @@ def test_all_outputs_as_binary(client):
     content = {"inputs": [bytes_tensor(RED)], "parameters": {"binary_data_output": True}}
     answer = client().post(INFER, json=content)
     outputs = json.loads(answer.content[: int(answer.headers[LENGTH])])["outputs"]
-    assert [one["parameters"]["binary_data_size"] for one in outputs] == [64, 16, 16, 4]
+    assert [output["parameters"]["binary_data_size"] for output in outputs] == [64, 16, 16, 4]
 
 
 @pytest.mark.parametrize(
@@ -187,15 +188,15 @@ SHAPES = [
 @pytest.mark.parametrize("kind", ["UINT8", "BYTES"])
 @pytest.mark.parametrize("at", range(len(SHAPES)))
 def test_a_shape_is_checked_before_anything_is_made_of_it(client, kind, at):
-    one, data = client(), [b64(RED)] if kind == "BYTES" else [204] * 3
+    http, data = client(), [b64(RED)] if kind == "BYTES" else [204] * 3
     tracemalloc.start()
     try:
         for given in (data, []):
             tensor = pixels_tensor(datatype=kind, shape=SHAPES[at], data=given)
-            check_refused(one.post(INFER, json={"inputs": [tensor]}))
+            check_refused(http.post(INFER, json={"inputs": [tensor]}))
             tensor["parameters"] = {"binary_data_size": 0}
-            check_refused(one.post(INFER, **binary_request(tensor, b"")))
-            check_refused(one.post(INFER, **binary_request(tensor, b"abc")))
+            check_refused(http.post(INFER, **binary_request(tensor, b"")))
+            check_refused(http.post(INFER, **binary_request(tensor, b"abc")))
         assert tracemalloc.get_traced_memory()[1] < 2e7
     finally:
         tracemalloc.stop()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("chromium")
 def test_colours_are_those_of_the_pictures_that_the_server_draws():
     script = (FOLDER / "draw.js").read_text()
     listed = script[script.index("[") + 1 : script.index("]")].replace('"', "").split(",")
-    assert [one.strip() for one in listed if one.strip()] == [css(color) for color in PALETTE]
+    assert [color.strip() for color in listed if color.strip()] == [css(color) for color in PALETTE]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_downloads(page, folder):
     page.run("document.getElementById('save-picture').click()")
     saved = json.loads(arrived(folder / "downloads" / "red.json"))
     assert (saved["image"], saved["height"], saved["width"]) == ("red.png", 300, 400)
-    assert [one["class"] for one in saved["detections"]] == ["owl"]
+    assert [detection["class"] for detection in saved["detections"]] == ["owl"]
     picture = arrived(folder / "downloads" / "red-detections.png")
     pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
     assert pixels.shape == (300, 400, 3)

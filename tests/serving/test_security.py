@@ -43,13 +43,13 @@ def test_names_of_loopback_are_served(client, host):
 )
 def test_other_hosts_are_refused_at_every_path(client, backend, host):
     """DNS rebinding: the name of a page resolves to the address of this server."""
-    one = client()
+    http = client()
     for method, path in CALLS:
         headers = {"Host": host.encode("latin-1"), "Sec-Fetch-Site": "same-origin"}
-        answer = one.request(method, path, content=RED, headers=headers)
+        answer = http.request(method, path, content=RED, headers=headers)
         check_refused(answer, "allowed_hosts", 403)
     assert backend.runs == []
-    assert metric(one, "stillbox_requests_total", code="403") == len(CALLS)
+    assert metric(http, "stillbox_requests_total", code="403") == len(CALLS)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_other_hosts_are_refused_at_every_path(client, backend, host):
     ],
 )
 def test_pages_of_other_servers_are_refused_at_every_path(client, backend, headers):
-    one = client()
+    http = client()
     for method, path in CALLS:
-        answer = one.request(method, path, content=RED, headers=headers)
+        answer = http.request(method, path, content=RED, headers=headers)
         assert answer.status_code == 403, path
         assert "access-control-allow-origin" not in answer.headers
     asked = {**headers, "Access-Control-Request-Method": "POST"}
-    assert one.options("/detect", headers=asked).status_code == 403
+    assert http.options("/detect", headers=asked).status_code == 403
     assert backend.runs == []
 
 
@@ -101,21 +101,21 @@ def test_the_page_itself_and_other_programs_are_served(client, headers):
 
 
 def test_a_link_on_another_page_opens_the_page_and_nothing_else(client):
-    one = client()
+    http = client()
     headers = {
         "Sec-Fetch-Site": "cross-site",
         "Sec-Fetch-Mode": "navigate",
         "Sec-Fetch-Dest": "document",
     }
-    assert one.get("/", headers=headers).status_code == 200
-    assert one.post("/", headers=headers).status_code == 403
-    assert one.get("/", headers={**headers, "Host": "evil.example"}).status_code == 403
+    assert http.get("/", headers=headers).status_code == 200
+    assert http.post("/", headers=headers).status_code == 403
+    assert http.get("/", headers={**headers, "Host": "evil.example"}).status_code == 403
     for path in set(GETS) - {"/"}:
-        assert one.get(path, headers=headers).status_code == 403, path
+        assert http.get(path, headers=headers).status_code == 403, path
 
 
 def test_allowed_hosts(client):
-    one = client(allowed_hosts=("Owls.example", "birds.example:8443"))
+    http = client(allowed_hosts=("Owls.example", "birds.example:8443"))
     for host, origin, status in (
         ("owls.example", "https://owls.example", 200),
         ("owls.example:80", "http://owls.example:80", 200),
@@ -127,25 +127,25 @@ def test_allowed_hosts(client):
         ("sub.owls.example", None, 403),
     ):
         headers = {"Host": host} | ({"Origin": origin} if origin else {})
-        answer = one.post("/detect", content=RED, headers=headers)
+        answer = http.post("/detect", content=RED, headers=headers)
         assert answer.status_code == status, (host, origin)
 
 
 def test_a_page_without_encryption_is_foreign_to_a_server_with_it(client):
-    one = client()
-    one.base_url = "https://127.0.0.1"
+    http = client()
+    http.base_url = "https://127.0.0.1"
     for origin, status in (("https://127.0.0.1", 200), ("http://127.0.0.1", 403)):
-        answer = one.post("/detect", content=RED, headers={"Origin": origin})
+        answer = http.post("/detect", content=RED, headers={"Origin": origin})
         assert answer.status_code == status
 
 
 def test_over_another_interface_every_address_is_served(client):
     """No page can give another address to this server; containers have no access to their outer
     one."""
-    one = client()
-    one.base_url = "http://172.17.0.2"  # as the connection's own address
+    http = client()
+    http.base_url = "http://172.17.0.2"  # as the connection's own address
     for host, status in (("192.0.2.7:80", 200), ("[2001:db8::1]", 200), ("evil.example", 403)):
-        assert one.get("/healthz", headers={"Host": host}).status_code == status
+        assert http.get("/healthz", headers={"Host": host}).status_code == status
 
 
 @pytest.mark.parametrize("host", ["*", "https://owls.example", "owls.example/", "", "a b", "[x]"])
@@ -165,9 +165,9 @@ def test_programs_without_a_host_are_served():
             (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
             (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"400"),
         ):
-            with socket.create_connection((url.host, url.port)) as one:
-                one.sendall(request)
-                assert one.recv(12)[9:] == code, request
+            with socket.create_connection((url.host, url.port)) as connection:
+                connection.sendall(request)
+                assert connection.recv(12)[9:] == code, request
 
 
 ATTACK = """

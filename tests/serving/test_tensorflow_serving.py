@@ -190,10 +190,10 @@ DEEP = json.loads("[" * 200 + "]" * 200)
     ],
 )
 def test_hostile_requests_are_refused_in_one_sentence(client, content):
-    one = client()
+    http = client()
     tracemalloc.start()
     try:
-        answer = one.post(PREDICT, json=content)
+        answer = http.post(PREDICT, json=content)
         assert tracemalloc.get_traced_memory()[1] < 3e7
     finally:
         tracemalloc.stop()

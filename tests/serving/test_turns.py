@@ -47,8 +47,8 @@ def test_health_checks_are_answered_while_clients_send_tiny_chunks(serve, block,
                     client.sendall(block)
 
     attackers = [threading.Thread(target=attack) for _ in range(16)]
-    for one in attackers:
-        one.start()
+    for attacker in attackers:
+        attacker.start()
     try:
         slowest = 0.0
         for _ in range(5):
@@ -58,8 +58,8 @@ def test_health_checks_are_answered_while_clients_send_tiny_chunks(serve, block,
             time.sleep(0.05)
     finally:
         stopped.set()
-        for one in attackers:
-            one.join()
+        for attacker in attackers:
+            attacker.join()
     # Without turns the first of these takes seconds.
     assert slowest < 1.0
     assert httpx.get(url.join("/healthz"), timeout=1.0).status_code == 200
