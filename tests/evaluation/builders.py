@@ -7,7 +7,7 @@ from stillbox.records.label_map import ClassSlots
 
 
 def by_id(num_classes):
-    """The slots of a model whose class index c stands for label map id c + 1."""
+    """The slots of a model; class index c stands for label map id c + 1."""
     return ClassSlots(tuple(range(1, num_classes + 1)))
 
 
@@ -40,8 +40,8 @@ def overlap(box, other, crowd=False):
     """The IoU of two boxes, or the share of the first in a crowd, without numpy."""
     sides = [min(box[i + 2], other[i + 2]) - max(box[i], other[i]) for i in (0, 1)]
     shared = max(sides[0], 0) * max(sides[1], 0)
-    own, its = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
-    return shared / (own if crowd else own + its - shared)
+    area, its = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
+    return shared / (area if crowd else area + its - shared)
 
 
 def random_set(seed, images=30):
@@ -69,11 +69,11 @@ def random_set(seed, images=30):
             )
         )
         chosen = rng.integers(0, n, k) if n else np.zeros(0, int)
-        found = boxes[chosen] + rng.normal(0, 4, (len(chosen), 4))
-        found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
+        found_boxes = boxes[chosen] + rng.normal(0, 4, (len(chosen), 4))
+        found_boxes[:, 2:] = np.maximum(found_boxes[:, 2:], found_boxes[:, :2] + 1)
         wrong = rng.uniform(size=len(chosen)) < 0.2
         found_ids = np.where(wrong, rng.integers(1, 4, len(chosen)), ids[chosen])
         # One decimal: scores that are equal across images, where the order of images decides.
         scores = np.round(rng.uniform(size=len(chosen)), 1)
-        results.append(result(image_id, found, scores, found_ids))
+        results.append(result(image_id, found_boxes, scores, found_ids))
     return truths, results

@@ -109,7 +109,7 @@ def test_random_sets_score_as_in_pycocotools(seed):
     scores = score_coco(truths, results, names)
     stats, per_class = reference_numbers(truths, results, names)
     assert list(scores.summary.values()) == pytest.approx(stats.tolist(), abs=1e-9)
-    aps = [one.numbers["AP"] for one in scores.per_class.values()]
+    aps = [class_scores.numbers["AP"] for class_scores in scores.per_class.values()]
     assert aps == pytest.approx(per_class, abs=1e-9)
 
 
@@ -134,7 +134,7 @@ def test_average_precision_by_hand():
     # With one detection an image, one of two cats is found.
     numbers = {"AP50": expected, "AP": expected, "AR1": 0.5, "AR10": 1.0}
     assert {key: scores.summary[key] for key in numbers} == pytest.approx(numbers)
-    # Both cats are medium, 50 x 50; the wrong box is small and changes no medium AP.
+    # The two cats are medium, 50 x 50; the wrong box is small and changes no medium AP.
     assert scores.summary["APm"] == pytest.approx(1.0)
     assert scores.summary["APs"] is None
     cat = scores.per_class["cat"]
@@ -251,20 +251,20 @@ def test_an_annotation_without_area_has_that_of_its_box(tmp_path):
 
 def test_results_survive_the_file(tmp_path):
     path = tmp_path / "results.json"
-    found = result("7", [[1, 2, 3, 5], [0, 0, 1, 1]], [0.5, 0.25], [2, 1])
-    path.write_text(json.dumps(results_to_coco([found, result("8")])))
+    detections = result("7", [[1, 2, 3, 5], [0, 0, 1, 1]], [0.5, 0.25], [2, 1])
+    path.write_text(json.dumps(results_to_coco([detections, result("8")])))
     first = {"image_id": 7, "category_id": 2, "bbox": [2.0, 1.0, 3.0, 2.0], "score": 0.5}
     assert read_json(path)[0] == first
     (back,) = results_from_coco_json(path)
     for field in ("boxes", "scores", "class_ids"):
-        np.testing.assert_array_equal(getattr(back, field), getattr(found, field))
+        np.testing.assert_array_equal(getattr(back, field), getattr(detections, field))
 
 
 def test_at_least_takes_the_best_first():
-    found = result("7", [[0, 0, 1, 1]] * 4, [0.2, 0.9, 0.5, 0.9], [1, 2, 3, 4])
-    assert found.at_least(0.5).class_ids.tolist() == [2, 4, 3]
-    assert found.at_least(0.0, limit=1).class_ids.tolist() == [2]
-    assert len(found.at_least(0.95).boxes) == 0
+    detections = result("7", [[0, 0, 1, 1]] * 4, [0.2, 0.9, 0.5, 0.9], [1, 2, 3, 4])
+    assert detections.at_least(0.5).class_ids.tolist() == [2, 4, 3]
+    assert detections.at_least(0.0, limit=1).class_ids.tolist() == [2]
+    assert len(detections.at_least(0.95).boxes) == 0
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def changed_truth(folder, **values):
     """A ground truth with three annotations, of which the second has these values."""
     content = truths_to_coco([truth("5", [BOX, OTHER_BOX]), truth("6", [BOX])], {1: "cat"})
     entry = content["annotations"][1] | values
-    content["annotations"][1] = {name: one for name, one in entry.items() if one != "absent"}
+    content["annotations"][1] = {name: field for name, field in entry.items() if field != "absent"}
     (folder / "truth.json").write_text(json.dumps(content))
     return folder / "truth.json"
 
@@ -343,9 +343,9 @@ def test_an_annotation_without_a_class_is_named(tmp_path, category):
 
 
 def test_a_detection_without_a_box_is_named(tmp_path):
-    found = results_to_coco([result("7", [BOX, BOX], [0.5, 0.25])])
-    found[1]["bbox"] = []
-    (tmp_path / "r.json").write_text(json.dumps(found))
+    entries = results_to_coco([result("7", [BOX, BOX], [0.5, 0.25])])
+    entries[1]["bbox"] = []
+    (tmp_path / "r.json").write_text(json.dumps(entries))
     with refused("r.json: detection 1 (image_id 7)"):
         results_from_coco_json(tmp_path / "r.json")
 
@@ -360,25 +360,29 @@ def test_numbers_that_are_spelt_as_text_are_numbers(tmp_path):
     assert from_coco_json(changed_truth(tmp_path, iscrowd=True))[0][0].is_crowd.tolist()[1]
     detection = {"image_id": 1, "category_id": "2", "bbox": ["1", 2, 3, 4], "score": "0.5"}
     (tmp_path / "r.json").write_text(json.dumps([detection]))
-    (found,) = results_from_coco_json(tmp_path / "r.json")
-    assert (found.class_ids.tolist(), found.scores.tolist()) == ([2], [0.5])
+    (read,) = results_from_coco_json(tmp_path / "r.json")
+    assert (read.class_ids.tolist(), read.scores.tolist()) == ([2], [0.5])
 
 
 @pytest.mark.parametrize("spell", [str, int, float])
 @pytest.mark.parametrize("of", ["truth", "annotations", "results"])
 def test_an_image_id_is_the_same_as_text_and_as_number(tmp_path, of, spell):
     content = truths_to_coco([truth("5", [BOX])], {1: "cat"})
-    found = results_to_coco([result("5", [BOX], [0.9]), result("5", [OTHER_BOX], [0.1])])
-    entries = {"truth": content["images"], "annotations": content["annotations"], "results": found}
+    detections = results_to_coco([result("5", [BOX], [0.9]), result("5", [OTHER_BOX], [0.1])])
+    entries = {
+        "truth": content["images"],
+        "annotations": content["annotations"],
+        "results": detections,
+    }
     entry = entries[of][0]
     name = "id" if of == "truth" else "image_id"
     entry[name] = spell(entry[name])
     (tmp_path / "t.json").write_text(json.dumps(content))
-    (tmp_path / "r.json").write_text(json.dumps(found))
+    (tmp_path / "r.json").write_text(json.dumps(detections))
     truths, names = from_coco_json(tmp_path / "t.json")
     results = results_from_coco_json(tmp_path / "r.json")
     # One result of two detections, in whichever way each has its id.
-    assert [one.image_id for one in results] == ["5"]
+    assert [image_result.image_id for image_result in results] == ["5"]
     assert score_coco(truths, results, names).summary["AP"] == pytest.approx(1)
 
 
@@ -393,18 +397,18 @@ def test_boxes_beyond_the_limit_of_detections_are_counted():
     truths = [
         truth("1", grid(300), size=(1000, 1000)),
         truth("2", grid(130), [1] * 101 + [2] * 29),
-        # Neither two classes of 100 boxes nor crowds are beyond the limit.
+        # Two classes of 100 boxes are within the limit, and so are crowds.
         truth("3", grid(200), [1] * 100 + [2] * 100),
         truth("4", grid(150), is_crowd=[False] * 100 + crowd),
     ]
-    found = [result("1", grid(300), np.linspace(1, 0.7, 300))]
-    scores = score_coco(truths, found, NAMES)
+    detections = [result("1", grid(300), np.linspace(1, 0.7, 300))]
+    scores = score_coco(truths, detections, NAMES)
     assert scores.beyond_limit == (2, 201)
     assert scores.warnings() == [
         "2 images have more than 100 boxes of one class, 201 in excess: COCO scores at most 100 "
         "detections of a class in an image, so recall and AP stay below 1"
     ]
-    alone = score_coco(truths[:1], found, {1: "cat"})
+    alone = score_coco(truths[:1], detections, {1: "cat"})
     # 100 of 300 are found: precision is 1 at the recalls 0 to .33 of 101.
     assert alone.summary["AP"] == pytest.approx(34 / 101)
     assert "1 image has more" in alone.warnings()[0]

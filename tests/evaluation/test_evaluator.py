@@ -88,10 +88,10 @@ def perfect(source, most=MOST):
         classes, count = np.zeros((size, most), np.int32), np.full(size, most, np.int32)
         for row, record in enumerate(batch.records):
             if record >= 0:
-                found = source.example(int(record))
-                n = len(found.boxes)
-                boxes[row, :n], scores[row, :n], count[row] = found.boxes, 0.9, n
-                classes[row, :n] = found.class_ids - 1
+                example = source.example(int(record))
+                n = len(example.boxes)
+                boxes[row, :n], scores[row, :n], count[row] = example.boxes, 0.9, n
+                classes[row, :n] = example.class_ids - 1
         return Detections(boxes, scores, classes, count, np.zeros_like(classes))
 
     return detect
@@ -130,7 +130,7 @@ def test_every_image_counts_once_whatever_the_batch(source, batch_size):
     # The detections of rows of padding are left out.
     assert result.scores.coco.detections == 5
     assert [truth.image_id for truth in result.truths] == ["a", "b", "c", "d", "e"]
-    assert [found.image_id for found in result.results] == ["a", "b", "c", "d", "e"]
+    assert [image_result.image_id for image_result in result.results] == ["a", "b", "c", "d", "e"]
     assert said[-1] == (5, 5)
     assert result.timings.images == 5
     assert result.timings.images_per_second > 0
@@ -148,8 +148,8 @@ def test_detections_come_back_in_pixels_and_label_map_ids(source):
 def test_class_indices_stand_for_the_ids_of_their_slots(source):
     # The detector returns 1 and 0 for image c; with these slots they are 90 and 44.
     source.examples[2] = replace(source.examples[2], class_ids=np.array([90, 44], np.int32))
-    found = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
-    detect, names = perfect(Source([None, None, found])), {44: "bottle", 90: "toothbrush"}
+    other_example = replace(source.examples[2], class_ids=np.array([2, 1], np.int32))
+    detect, names = perfect(Source([None, None, other_example])), {44: "bottle", 90: "toothbrush"}
     slots = ClassSlots((44, 90))
     result = scored(source, [2], 1, names, detect, slots=slots, records=[2])
     assert result.results[0].class_ids.tolist() == [90, 44]
@@ -279,13 +279,13 @@ def together(resnet):
 def test_detections_are_those_of_the_detector(resnet, together):
     _, graph, params, stats = resnet
     images, sizes = _batch(3)
-    found = together.bind(params, stats)(images, sizes)
+    detections = together.bind(params, stats)(images, sizes)
     expected = jax.jit(detect_function(graph))(params, stats, images, sizes)
     assert expected.count.min() > 0
-    np.testing.assert_array_equal(found.count, expected.count)
-    np.testing.assert_array_equal(found.classes, expected.classes)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
-    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-5)
+    np.testing.assert_array_equal(detections.count, expected.count)
+    np.testing.assert_array_equal(detections.classes, expected.classes)
+    np.testing.assert_allclose(detections.scores, expected.scores, atol=1e-5)
+    np.testing.assert_allclose(detections.boxes, expected.boxes, atol=1e-5)
 
 
 def test_detections_do_not_depend_on_the_other_images_of_a_batch(resnet, together):
@@ -295,12 +295,12 @@ def test_detections_do_not_depend_on_the_other_images_of_a_batch(resnet, togethe
     single = predict_program(experiment)
     alone = single.bind(params, stats)
     for row in range(3):
-        found = alone(images[row : row + 1], sizes[row : row + 1])
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one[0], other[row])
+        detections = alone(images[row : row + 1], sizes[row : row + 1])
+        for alone_output, other in zip(detections, expected, strict=True):
+            np.testing.assert_array_equal(alone_output[0], other[row])
     shared = together.bind_weights(single.prepare(params, stats))
-    for one, other in zip(shared(images, sizes), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for alone_output, other in zip(shared(images, sizes), expected, strict=True):
+        np.testing.assert_array_equal(alone_output, other)
 
 
 def test_kernels_are_prepared_for_a_single_cpu(resnet):
@@ -309,7 +309,7 @@ def test_kernels_are_prepared_for_a_single_cpu(resnet):
     def kernels(*overrides):
         changed = apply_changes(experiment, changes_of(overrides), {})
         prepared = predict_program(changed)._preparation.out_info
-        return {key: [array.shape for array in one] for key, one in prepared.items()}
+        return {key: [array.shape for array in arrays] for key, arrays in prepared.items()}
 
     # By the layer, the number of its map, and the tile.
     assert kernels() == {
@@ -330,4 +330,4 @@ def test_no_kernel_is_looked_for_where_none_has_a_fitting_shape(recipe):
 def test_a_kernel_of_several_maps_is_prepared_once():
     # Two of the backbone, one for each of two maps of the pyramid, one for each of two towers.
     kernels = predict_program(_experiment(*_TOWERS))._preparation.out_info
-    assert [one[0].shape for one in kernels.values()].count((6, 64, 64)) == 6
+    assert [arrays[0].shape for arrays in kernels.values()].count((6, 64, 64)) == 6

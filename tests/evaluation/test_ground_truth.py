@@ -164,8 +164,8 @@ def exported(tmp_path, ids):
     """The records of these ids, and the file that `data export coco` writes of them."""
     boxes = [[0.1 * number, 0, 1, 1] for number in range(1, len(ids) + 1)]
     examples = [
-        make_example(image_id=one, filename="a.png", boxes=np.array([box], np.float32))
-        for one, box in zip(ids, boxes, strict=True)
+        make_example(image_id=image_id, filename="a.png", boxes=np.array([box], np.float32))
+        for image_id, box in zip(ids, boxes, strict=True)
     ]
     path = str(write_records(tmp_path / "val.record", examples))
     export_records([path], CAT_DOG, tmp_path / "coco", "coco", split="val")
@@ -176,9 +176,9 @@ def exported(tmp_path, ids):
 def test_an_export_is_the_ground_truth_of_its_own_records(tmp_path, ids):
     source, path = exported(tmp_path, ids)
     truths = read_truths(source, range(3), read_annotations(str(path)))
-    own = read_truths(source, range(3))
+    expected = read_truths(source, range(3))
     for record in range(3):
-        np.testing.assert_allclose(truths[record].boxes, own[record].boxes, atol=1e-4)
+        np.testing.assert_allclose(truths[record].boxes, expected[record].boxes, atol=1e-4)
 
 
 def test_records_of_one_id_have_no_ground_truth_in_an_export(tmp_path):
@@ -196,6 +196,6 @@ def test_a_file_of_another_program_is_matched_by_the_names_of_its_images(tmp_pat
         image["file_name"] = name
     path.write_text(json.dumps(content))
     truths = read_truths(source, range(2), read_annotations(str(path)))
-    own = read_truths(source, range(2))
+    expected = read_truths(source, range(2))
     assert truths[1].image_id == "2"
-    np.testing.assert_allclose(truths[1].boxes, own[1].boxes, atol=1e-4)
+    np.testing.assert_allclose(truths[1].boxes, expected[1].boxes, atol=1e-4)

@@ -89,10 +89,10 @@ def test_truth_marks_name_the_class_and_the_crowd():
 
 
 def test_result_marks_are_the_best_with_the_best_on_top():
-    found = result("1", [[0, 0, 9, 9]] * 4, [0.6, 0.4, 0.9, 0.7], [1, 1, 2, 1])
-    marks = pictures.result_marks(found, {1: "cat", 2: "dog"}, min_score=0.5, max_boxes=2)
+    detections = result("1", [[0, 0, 9, 9]] * 4, [0.6, 0.4, 0.9, 0.7], [1, 1, 2, 1])
+    marks = pictures.result_marks(detections, {1: "cat", 2: "dog"}, min_score=0.5, max_boxes=2)
     assert [m.text for m in marks] == ["cat 0.70", "dog 0.90"]
-    assert pictures.result_marks(found, {}, min_score=0.95) == []
+    assert pictures.result_marks(detections, {}, min_score=0.95) == []
 
 
 def test_a_difficult_box_says_so_and_labels_can_be_left_out():
@@ -107,8 +107,8 @@ def test_a_difficult_box_says_so_and_labels_can_be_left_out():
     [(True, True, "cat 0.70"), (True, False, "cat"), (False, True, "0.70"), (False, False, "")],
 )
 def test_labels_and_scores_can_be_left_out(labels, scores, text):
-    found = result("1", [[0, 0, 9, 9]], [0.7], [1])
-    marks = pictures.result_marks(found, {1: "cat"}, show_labels=labels, show_scores=scores)
+    detections = result("1", [[0, 0, 9, 9]], [0.7], [1])
+    marks = pictures.result_marks(detections, {1: "cat"}, show_labels=labels, show_scores=scores)
     assert [m.text for m in marks] == [text]
 
 
@@ -279,9 +279,9 @@ def test_a_name_without_glyphs_is_drawn_as_a_number(monkeypatch):
     monkeypatch.setattr(drawing, "_system_fonts", tuple)
     drawing.font_file.cache_clear()
     gray = np.full((300, 400, 3), 128, np.uint8)
-    found = result("1", [[50, 50, 250, 350]], [0.9], [7])
-    unknown = pictures.draw_marks(gray, pictures.result_marks(found, {7: "\U00010000"}))
-    number = pictures.draw_marks(gray, pictures.result_marks(found, {7: "class 7"}))
+    detections = result("1", [[50, 50, 250, 350]], [0.9], [7])
+    unknown = pictures.draw_marks(gray, pictures.result_marks(detections, {7: "\U00010000"}))
+    number = pictures.draw_marks(gray, pictures.result_marks(detections, {7: "class 7"}))
     assert np.array_equal(unknown, number)
 
 

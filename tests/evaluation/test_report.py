@@ -43,7 +43,7 @@ def history():
     )
 
 
-def found(classes=2):
+def perfect_set(classes=2):
     names = {i: f"class {i}" for i in range(1, classes + 1)} | {99: "<b>absent</b>"}
     truths = [truth(str(i), [BOX], [i]) for i in range(1, classes + 1)]
     results = [result(str(i), [BOX], [0.9], [i]) for i in range(1, classes + 1)]
@@ -51,7 +51,7 @@ def found(classes=2):
 
 
 def scores(classes=2, metrics=("coco",)):
-    return score(*found(classes), metrics=metrics)
+    return score(*perfect_set(classes), metrics=metrics)
 
 
 class Page(HTMLParser):
@@ -93,7 +93,7 @@ def report():
         title="run <1>",
         subtitle="a & b",
         scores=scores(),
-        analysis=analyse(*found()),
+        analysis=analyse(*perfect_set()),
         history=history(),
         pictures=[ReportPicture(image=picture, panels=panels, name='x"y', about="1 box")],
         cutouts=[Cutout(kind="missed", image=picture, marks=[], about="<i>owl</i>, image 7")],
@@ -155,8 +155,8 @@ def test_embedded_images_are_whole(folder):
 
 
 def page_text(truths, results, names, tmp_path):
-    own = score(truths, results, names)
-    report = Report(title="r", scores=own, analysis=analyse(truths, results, names))
+    scored = score(truths, results, names)
+    report = Report(title="r", scores=scored, analysis=analyse(truths, results, names))
     return " ".join(parse(write_report(report, tmp_path))[1].split())
 
 
@@ -179,12 +179,16 @@ def test_confused_detections_beside_fewer_objects_in_the_matrix_are_explained(tm
     results = [result("1", [BOX] * 3, [0.8, 0.7, 0.6], [2] * 3), result("2", [BOX], [0.5], [2])]
     text = page_text(truths, results, names, tmp_path)
     assert "the matrix counts 1 object, the mistakes 3 confused detections" in text
-    one = [dataclasses.replace(results[0], **first_of(results[0])), results[1]]
-    assert "Between classes" not in page_text(truths, one, names, tmp_path)
+    fewer = [dataclasses.replace(results[0], **first_of(results[0])), results[1]]
+    assert "Between classes" not in page_text(truths, fewer, names, tmp_path)
 
 
-def first_of(one):
-    return {"boxes": one.boxes[:1], "scores": one.scores[:1], "class_ids": one.class_ids[:1]}
+def first_of(image_result):
+    return {
+        "boxes": image_result.boxes[:1],
+        "scores": image_result.scores[:1],
+        "class_ids": image_result.class_ids[:1],
+    }
 
 
 def test_detections_of_a_class_are_not_called_found_objects(tmp_path):
@@ -215,9 +219,9 @@ def test_empty_sections_are_left_out(tmp_path):
     ],
 )
 def test_the_metrics_that_were_computed_are_shown(tmp_path, metrics, column):
-    own = scores(2, metrics)
-    past = History(evaluations=((1, dict.fromkeys(own.summary, 0.2)), (2, own.summary)))
-    parts = {"scores": own, "analysis": analyse(*found()), "history": past}
+    scored = scores(2, metrics)
+    past = History(evaluations=((1, dict.fromkeys(scored.summary, 0.2)), (2, scored.summary)))
+    parts = {"scores": scored, "analysis": analyse(*perfect_set()), "history": past}
     report = Report(title="voc", all_class_metrics=True, **parts)
     page, text = parse(write_report(report, tmp_path))
     assert column in text
@@ -238,7 +242,7 @@ def test_a_second_report_replaces_the_first(report, folder):
 
 
 def test_neither_curves_nor_scores_load_pyplot_or_pandas():
-    # This needs a process of its own: another test of this run may have loaded them.
+    # A process of its own is needed: another test of this run may have loaded them.
     program = (
         "import sys, stillbox.evaluation.report;"
         "assert not {'matplotlib.pyplot', 'pandas', 'plotly', 'jax'} & set(sys.modules)"
@@ -259,9 +263,9 @@ def test_nothing_logged_means_no_figure():
 
 
 def test_a_single_point_and_a_rate_of_zero_can_be_drawn():
-    one = History(training=({"step": 1, "loss": 0.0, "learning_rate": 0.0},))
+    history = History(training=({"step": 1, "loss": 0.0, "learning_rate": 0.0},))
     for draw in (charts.loss_figure, charts.rate_figure):
-        assert charts.figure_png(draw(one)).startswith(b"\x89PNG")
+        assert charts.figure_png(draw(history)).startswith(b"\x89PNG")
 
 
 def test_axes_are_labelled_and_every_class_is_named_with_its_ap():

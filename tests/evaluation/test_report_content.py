@@ -32,17 +32,17 @@ BOX = [100, 100, 300, 400]
 def evaluation(images=5, boxes=2):
     """An evaluation of so many images, each with its boxes found."""
     ids = "abcdefghij"[:images]
-    found = [BOX] * boxes
+    image_boxes = [BOX] * boxes
     return SimpleNamespace(
         records=tuple(range(images)),
-        truths=tuple(truth(name, found) for name in ids),
-        results=tuple(result(name, found, [0.9, 0.4][:boxes]) for name in ids),
+        truths=tuple(truth(name, image_boxes) for name in ids),
+        results=tuple(result(name, image_boxes, [0.9, 0.4][:boxes]) for name in ids),
         shown_from=lambda least: 0.9 if least is None else least,
     )
 
 
-def side_by_side(image, expected, found, names, settings):
-    panels = draw_panels(expected, found, names, settings, settings.min_score or 0.5)
+def side_by_side(image, expected, detections, names, settings):
+    panels = draw_panels(expected, detections, names, settings, settings.min_score or 0.5)
     return ReportPicture(image=image, panels=panels, name="", about="").picture
 
 
@@ -83,8 +83,8 @@ def test_side_by_side_shows_both_halves_under_captions():
     assert (drawn[100:, 600 : 600 + gap] == 255).all()
 
 
-def right_half(settings, found=()):
-    drawn = side_by_side(GRAY, truth("1", [BOX]), result("1", *found), NAMES, settings)
+def right_half(settings, detection=()):
+    drawn = side_by_side(GRAY, truth("1", [BOX]), result("1", *detection), NAMES, settings)
     return drawn[-450:, -600:]
 
 
@@ -191,7 +191,9 @@ def test_the_figures_are_numbers_of_the_analysis(tmp_path):
     assert together == {"objects": 4, "found": 4, "correct": 2, "F1": 0.5}
     owl = written["per_class"]["=owl\n"]
     assert (owl["id"], owl["objects"], owl["threshold"], owl["precision"]) == (5, 2, None, None)
-    counts = {kind: one["count"] for kind, one in written["mistakes"].items() if one["count"]}
+    counts = {
+        kind: mistake["count"] for kind, mistake in written["mistakes"].items() if mistake["count"]
+    }
     assert counts == {"misplaced": 1, "background": 1, "missed": 1}
     assert written["confusion"]["counts"] == [[2, 0, 0], [0, 0, 2], [1, 1, 0]]
     assert written["sizes"]["medium"]["objects"] == 4
@@ -247,7 +249,7 @@ def cost_of_classes(folder, classes):
 
 
 def test_files_and_memory_are_linear_in_the_classes_that_occur(tmp_path):
-    # A whole matrix of 6,000 classes has 36 million numbers, 288 MB, and that of 1,500 has 18 MB.
+    # A whole matrix of 6,000 classes has 36 million numbers, 288 MB, one of 1,500 has 18 MB.
     few, many = cost_of_classes(tmp_path, 1500), cost_of_classes(tmp_path, 6000)
     assert all(large < 4.4 * small for small, large in zip(few, many, strict=True))
     six = written_bytes(tmp_path / "six", many_classes(6, 6))
@@ -315,18 +317,18 @@ class GreySource:
 
 def test_mistakes_are_cut_out_of_their_images(analysed):
     cutouts = list(cut_out(analysed, GreySource(), AWKWARD_NAMES, 3))
-    assert [one.kind for one in cutouts] == ["misplaced", "background", "missed"]
+    assert [cutout.kind for cutout in cutouts] == ["misplaced", "background", "missed"]
     misplaced, background, missed = cutouts
     assert misplaced.about == "=owl\n 0.85, object: =owl\n, image a"
     assert background.about == 'cat, "small" 0.95, image b'
     assert missed.about == "object: =owl\n, image b"
-    means = [one.image.mean() for one in (misplaced, background)]
+    means = [cutout.image.mean() for cutout in (misplaced, background)]
     assert means == pytest.approx([40, 70], abs=3)
     # The object, 60 high and 80 wide, with 80 pixels around its middle up to the edge.
     assert misplaced.image.shape[:2] == (150, 140)
-    expected, found = misplaced.marks
-    assert (expected.dashed, found.dashed) == (True, False)
-    assert (expected.box, found.box) == ((50, 40, 110, 120), (50, 40, 110, 70))
+    expected, detected = misplaced.marks
+    assert (expected.dashed, detected.dashed) == (True, False)
+    assert (expected.box, detected.box) == ((50, 40, 110, 120), (50, 40, 110, 70))
     # At the edge of the image, the window ends there.
     assert missed.image.shape[:2] == (85, 85)
     assert list(cut_out(analysed, GreySource(), AWKWARD_NAMES, 0)) == []

@@ -39,7 +39,7 @@ def page(tmp_path_factory):
         browser.resize(1100, 800)
         browser.open(path.as_uri())
         yield browser
-        # Neither the policy nor a script reports an error.
+        # The policy and the scripts report no error.
         assert browser.complaints() == []
 
 

@@ -1,7 +1,7 @@
 """Several metrics of one set of detections, their names, and scores on a terminal.
 
 Open Images V2: wrong detections inside groups are ignored, and groups need not be found. The
-expected numbers are those of the original's `OpenImagesDetectionEvaluator`
+expected numbers come from the original's `OpenImagesDetectionEvaluator`
 (`object_detection/utils/object_detection_evaluation.py` of PyPI's
 tf-models-research-object-detection 2.8.0.post1), executed on the images of the test.
 """
@@ -21,7 +21,7 @@ from tests.evaluation.builders import result, truth
 BOX, OTHER = [10, 10, 60, 60], [100, 100, 150, 150]
 NAMES = {1: "cat", 2: "dog", 3: "owl"}
 TRUTHS = [truth("1", [BOX, OTHER, [0, 100, 30, 130]], [1, 1, 2])]
-# Both cats are found; the best score of all is a wrong detection in place of the dog.
+# The two cats are found; the best score of all is a wrong detection in place of the dog.
 RESULTS = [result("1", [BOX, OTHER, [150, 0, 190, 40]], [0.9, 0.8, 0.95], [1, 1, 2])]
 ALL = ("coco", "pascal_voc", "weighted_pascal_voc")
 
@@ -126,8 +126,8 @@ def test_the_rules_of_voc_are_part_of_the_meaning_and_of_the_original_s_name():
 def scores(*metrics):
     box = [10, 10, 60, 60]  # 2,500 square pixels: of medium size
     truths = [truth("1", [box, [100, 100, 150, 150]], [1, 2])]
-    found = [result("1", [box], [0.9], [1])]
-    return score(truths, found, NAMES, metrics=metrics or ("coco",))
+    results = [result("1", [box], [0.9], [1])]
+    return score(truths, results, NAMES, metrics=metrics or ("coco",))
 
 
 def test_every_number_has_a_line_with_its_meaning():
@@ -190,9 +190,9 @@ def test_without_detections_no_checkpoint_is_marked_as_best():
 def test_the_best_threshold_comes_with_its_figures():
     box, far = [10, 10, 60, 60], [100, 100, 150, 150]
     truths = [truth("1", [box, far], [1, 2])]
-    found = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]
+    results = [result("1", [box, far, far], [0.9, 0.7, 0.5], [1, 3, 2])]
     # F1 from 0.9 on: 2 * 1 / (1 + 2); from 0.7 on: 2 / (2 + 2); from 0.5 on: 4 / (3 + 2).
-    assert threshold_text(analyse(truths, found, NAMES).overall) == (
+    assert threshold_text(analyse(truths, results, NAMES).overall) == (
         "best threshold: 0.500, precision 0.667, recall 1.000, F1 0.800"
     )
     wrong = [result("1", [far], [0.9], [1])]
@@ -212,18 +212,23 @@ def images():
     """Yields ground truth, classes, groups, detections, their classes and scores of an image."""
     rng = np.random.RandomState(7)
     for _ in range(12):
-        truths, found = rng.randint(0, 7), rng.randint(0, 12)
+        truths, detections_count = rng.randint(0, 7), rng.randint(0, 12)
         objects, classes = boxes(rng, truths), rng.randint(1, 4, truths)
         groups = rng.uniform(size=truths) < 0.35
-        near = boxes(rng, found) if not truths else None
+        near = boxes(rng, detections_count) if not truths else None
         if truths:
-            near = objects[rng.randint(0, truths, found)] + rng.uniform(-6, 6, (found, 4))
-        close = rng.uniform(size=found) < 0.7
-        detections = np.where(close[:, None], near, boxes(rng, found)).astype(np.float32)
-        kinds, scores = rng.randint(1, 4, found), rng.uniform(size=found).astype(np.float32)
+            near = objects[rng.randint(0, truths, detections_count)] + rng.uniform(
+                -6, 6, (detections_count, 4)
+            )
+        close = rng.uniform(size=detections_count) < 0.7
+        detections = np.where(close[:, None], near, boxes(rng, detections_count)).astype(np.float32)
+        kinds, scores = (
+            rng.randint(1, 4, detections_count),
+            rng.uniform(size=detections_count).astype(np.float32),
+        )
         if truths:
-            chosen = classes[rng.randint(0, truths, found)]
-            kinds = np.where(rng.uniform(size=found) < 0.6, chosen, kinds)
+            chosen = classes[rng.randint(0, truths, detections_count)]
+            kinds = np.where(rng.uniform(size=detections_count) < 0.6, chosen, kinds)
         yield objects, classes, groups, detections, kinds, scores
 
 
@@ -241,7 +246,7 @@ def test_the_scores_are_those_of_the_original():
             "OpenImagesV2_PerformanceByCategory/AP@0.5IOU/c": 0.06111111111111111,
         }
     )
-    # It differs by the groups.
+    # Pascal VOC differs by the groups.
     pascal = score(truths, results, CLASSES, metrics=["pascal_voc"])
     assert pascal.summary["VOC_mAP"] != pytest.approx(0.17255291, abs=1e-3)
 

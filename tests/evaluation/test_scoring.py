@@ -29,9 +29,9 @@ def perfect(dataset):
             example = dataset.source.example(record) if record is not None else None
             if example is None:
                 continue
-            found = len(example.boxes)
-            boxes[row, :found], classes[row, :found] = example.boxes, example.class_ids - 1
-            scores[row, :found], counts[row] = 0.9, found
+            end = len(example.boxes)
+            boxes[row, :end], classes[row, :end] = example.boxes, example.class_ids - 1
+            scores[row, :end], counts[row] = 0.9, end
         return Detections(boxes, scores, classes, counts, np.zeros_like(classes))
 
     return detect
@@ -151,10 +151,10 @@ def test_the_metrics_of_the_experiment_are_computed_and_written_down(written):
 def test_the_interpolation_is_that_of_the_experiment(opened):
     def half(dataset):
         """Finds every second box of each image, so curves end before recall 1."""
-        found = perfect(dataset)
+        detect_all = perfect(dataset)
 
         def detect(images, true_sizes):
-            every = found(images, true_sizes)
+            every = detect_all(images, true_sizes)
             return every._replace(count=(every.count + 1) // 2)
 
         return detect

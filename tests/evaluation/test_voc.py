@@ -47,12 +47,14 @@ def test_the_published_evaluation_of_three_images():
         truth("img2", [[10, 10, 11, 11], [500, 500, 510, 510]], [1, 1], is_difficult=[False, True]),
         truth("img3", [[0, 0, 1, 1]], [2]),
     ]
-    found = [[10, 10, 11, 11], [100, 100, 120, 120], [100, 100, 220, 220]]
-    scores = score_voc(truths, [result("img2", found, [0.7, 0.8, 0.9], [1, 1, 3])], NAMES)
+    boxes = [[10, 10, 11, 11], [100, 100, 120, 120], [100, 100, 220, 220]]
+    scores = score_voc(truths, [result("img2", boxes, [0.7, 0.8, 0.9], [1, 1, 3])], NAMES)
     # Class a has three boxes to find: wrong at .8, right at .7: 1/3 * 1/2.
-    assert [one.ap for one in scores.per_class.values()] == pytest.approx([1 / 6, 0, 0])
+    assert [class_scores.ap for class_scores in scores.per_class.values()] == pytest.approx(
+        [1 / 6, 0, 0]
+    )
     assert scores.mean_ap == pytest.approx(0.0555556, abs=1e-7)
-    assert [one.truths for one in scores.per_class.values()] == [3, 1, 1]
+    assert [class_scores.truths for class_scores in scores.per_class.values()] == [3, 1, 1]
     assert (scores.truths, scores.difficult, scores.detections) == (5, 1, 3)
     # In one list: wrong (.9), wrong (.8), right (.7); five boxes: 1/5 * 1/3.
     assert scores.pooled_ap == pytest.approx(1 / 15)
@@ -77,16 +79,16 @@ def test_eleven_points_by_hand():
 def test_a_recall_of_whole_tenths_reaches_the_points_of_the_devkit(tenths, truths):
     # VOCevaldet.m asks `rec >= t` for t of 0:0.1:1. In double precision 3 * .1, 6 * .1 and 7 * .1
     # are above 3 / 10, 6 / 10 and 7 / 10, so the highest point is not reached; all others are.
-    found = tenths * truths // 10
+    correct = tenths * truths // 10
     precision, recall = precision_recall(
-        -np.arange(found, dtype=float), np.ones(found, bool), truths
+        -np.arange(correct, dtype=float), np.ones(correct, bool), truths
     )
     points = 0 if not tenths else tenths + 1 - (tenths in (3, 6, 7))
     assert average_precision(precision, recall, "eleven_points") == pytest.approx(points / 11)
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("detections", "expected"),
     [
         ([BOX], 1.0),
         ([], 0.0),
@@ -98,11 +100,11 @@ def test_a_recall_of_whole_tenths_reaches_the_points_of_the_devkit(tenths, truth
         ([OTHER], 0.0),
     ],
 )
-def test_a_difficult_box_counts_neither_way(found, expected):
-    scores = 0.9 - 0.1 * np.arange(len(found))
+def test_a_difficult_box_counts_neither_way(detections, expected):
+    scores = 0.9 - 0.1 * np.arange(len(detections))
     answer = score_voc(
         [truth("1", [BOX, OTHER], is_difficult=[False, True])],
-        [result("1", found, scores)],
+        [result("1", detections, scores)],
         {1: "a"},
     )
     assert answer.mean_ap == pytest.approx(expected)
@@ -118,15 +120,15 @@ def test_an_overlap_of_exactly_half_counts_and_the_best_box_decides():
     # Two boxes that overlap: the second detection is best at the taken one, so it is wrong though
     # it overlaps the other, free one by 40 / 60. COCO would give it the free one.
     truths = [truth("1", [[0, 0, 10, 50], [0, 10, 10, 60]])]
-    found = [result("1", [[0, 0, 10, 50], [0, 1, 10, 51]], [0.9, 0.8])]
-    assert score_voc(truths, found, {1: "a"}).mean_ap == pytest.approx(0.5)
-    assert score_coco(truths, found, {1: "a"}).summary["AP50"] == pytest.approx(1.0)
+    results = [result("1", [[0, 0, 10, 50], [0, 1, 10, 51]], [0.9, 0.8])]
+    assert score_voc(truths, results, {1: "a"}).mean_ap == pytest.approx(0.5)
+    assert score_coco(truths, results, {1: "a"}).summary["AP50"] == pytest.approx(1.0)
 
 
 def test_classes_without_ground_truth_are_left_out():
     truths = [truth("1", [BOX, OTHER], [1, 2], is_difficult=[False, True])]
     scores = score_voc(truths, [result("1", [BOX, NOWHERE], [0.5, 0.9], [1, 2])], NAMES)
-    assert [one.ap for one in scores.per_class.values()] == [1.0, None, None]
+    assert [class_scores.ap for class_scores in scores.per_class.values()] == [1.0, None, None]
     # The wrong detection of class b does not change the pool either.
     assert (scores.mean_ap, scores.pooled_ap) == (1.0, 1.0)
     nothing = score_voc([truth("1")], [result("1", [BOX], [0.9])], NAMES)
@@ -142,17 +144,19 @@ def judged(truths, results, class_id):
     """Whether each counting detection of a class is right, best first; and the boxes to find."""
     free = {t.image_id: list(np.flatnonzero(t.class_ids == class_id)) for t in truths}
     by_id = {t.image_id: t for t in truths}
-    found = [
+    candidates = [
         (-score, int(r.image_id), number, r.image_id, box)
         for r in results
         for number, (box, score, c) in enumerate(zip(r.boxes, r.scores, r.class_ids, strict=True))
         if c == class_id
     ]
     verdicts = []
-    for negated, image, number, image_id, box in sorted(found, key=lambda one: one[:3]):
+    for negated, image, number, image_id, box in sorted(
+        candidates, key=lambda candidate: candidate[:3]
+    ):
         t = by_id[image_id]
-        own = [(overlap(box, t.boxes[i]), -i) for i in np.flatnonzero(t.class_ids == class_id)]
-        most, index = max(own, default=(0, 0))
+        overlaps = [(overlap(box, t.boxes[i]), -i) for i in np.flatnonzero(t.class_ids == class_id)]
+        most, index = max(overlaps, default=(0, 0))
         if most >= 0.5 and t.is_difficult[-index]:
             continue
         right = most >= 0.5 and -index in free[image_id]
@@ -184,7 +188,7 @@ def test_random_sets_agree_with_brute_force(seed):
     area = score_voc(truths, results, NAMES)
     eleven = score_voc(truths, results, NAMES, rules=VocRules(interpolation="eleven_points"))
     by_class = [judged(truths, results, class_id) for class_id in NAMES]
-    expected = [brute_force(*one) for one in by_class]
+    expected = [brute_force(*rows) for rows in by_class]
     assert [c.ap for c in area.per_class.values()] == pytest.approx([a for a, _ in expected])
     assert [c.ap for c in eleven.per_class.values()] == pytest.approx([e for _, e in expected])
     assert area.mean_ap == pytest.approx(np.mean([a for a, _ in expected]))
@@ -201,24 +205,30 @@ def devkit_ap(truths, results, class_id, min_iou, *, points):
         ]
         for t in truths
     }
-    found = [
+    candidates = [
         (score, r.image_id, box)
         for r in sorted(results, key=lambda r: int(r.image_id))
         for box, score, c in zip(r.boxes, r.scores, r.class_ids, strict=True)
         if c == class_id
     ]
     right, wrong, precision, recall = 0, 0, [], []
-    wanted = sum(not one["difficult"] for own in objects.values() for one in own)
-    for _, image_id, (top, left, bottom, end) in sorted(found, key=lambda one: -one[0]):
+    wanted = sum(
+        not object_["difficult"]
+        for objects_of_image in objects.values()
+        for object_ in objects_of_image
+    )
+    for _, image_id, (top, left, bottom, end) in sorted(
+        candidates, key=lambda candidate: -candidate[0]
+    ):
         most, best = -np.inf, None
-        for one in objects[image_id]:
-            y0, x0, y1, x1 = one["box"]
+        for object_ in objects[image_id]:
+            y0, x0, y1, x1 = object_["box"]
             width, height = min(end, x1) - max(left, x0) + 1, min(bottom, y1) - max(top, y0) + 1
             if width > 0 and height > 0:
                 both = (end - left + 1) * (bottom - top + 1) + (x1 - x0 + 1) * (y1 - y0 + 1)
                 ratio = width * height / (both - width * height)
                 if ratio > most:
-                    most, best = ratio, one
+                    most, best = ratio, object_
         if most < min_iou:
             wrong += 1
         elif not best["difficult"]:
@@ -246,7 +256,9 @@ def test_inclusive_pixels_give_the_devkit_s_figures(seed, min_iou, points, inter
     expected = [devkit_ap(truths, results, c, min_iou, points=points) for c in NAMES]
     rules = VocRules(interpolation=interpolation, min_iou=min_iou, inclusive=True)
     scores = score_voc(truths, results, NAMES, rules=rules)
-    assert [one.ap for one in scores.per_class.values()] == pytest.approx(expected)
+    assert [class_scores.ap for class_scores in scores.per_class.values()] == pytest.approx(
+        expected
+    )
     without = score_voc(truths, results, NAMES, rules=dataclasses.replace(rules, inclusive=False))
     if min_iou < 0.7:
         assert without.mean_ap != pytest.approx(scores.mean_ap, abs=1e-4)
@@ -254,10 +266,10 @@ def test_inclusive_pixels_give_the_devkit_s_figures(seed, min_iou, points, inter
 
 def test_the_extra_pixel_decides_at_the_limit():
     # 10 x 10 of 10 x 20 pixels with the last ones, otherwise 9 x 9 of 9 x 19.
-    truths, found = [truth("1", [[1, 1, 10, 10]])], [result("1", [[1, 1, 10, 20]], [0.9])]
+    truths, results = [truth("1", [[1, 1, 10, 10]])], [result("1", [[1, 1, 10, 20]], [0.9])]
     inclusive = VocRules(min_iou=0.5, inclusive=True)
-    assert score_voc(truths, found, {1: "a"}, rules=inclusive).mean_ap == 1.0
-    assert score_voc(truths, found, {1: "a"}).mean_ap == 0.0
+    assert score_voc(truths, results, {1: "a"}, rules=inclusive).mean_ap == 1.0
+    assert score_voc(truths, results, {1: "a"}).mean_ap == 0.0
 
 
 def test_all_classes_in_one_list_agree_with_brute_force():
@@ -266,7 +278,10 @@ def test_all_classes_in_one_list_agree_with_brute_force():
     rng = np.random.default_rng(0)
     results = [dataclasses.replace(r, scores=rng.uniform(size=len(r.scores))) for r in results]
     by_class = [judged(truths, results, class_id) for class_id in NAMES]
-    pool = sorted((one for verdicts, _ in by_class for one in verdicts), key=lambda one: one[0])
+    pool = sorted(
+        (verdict for verdicts, _ in by_class for verdict in verdicts),
+        key=lambda verdict: verdict[0],
+    )
     expected, _ = brute_force(pool, sum(wanted for _, wanted in by_class))
     scores = score_voc(truths, results, NAMES)
     assert scores.pooled_ap == pytest.approx(expected)
@@ -282,9 +297,13 @@ def test_the_order_of_the_images_makes_no_difference():
 
 def test_a_difficult_mark_goes_from_the_record_into_the_ground_truth(tmp_path):
     # The second box has no area and is dropped, with its mark.
-    one = example(0, [(0.1, 0.2, 0.5, 0.6), [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]])
-    one = dataclasses.replace(one, difficult=np.array([False, False, True]))
-    source = dataset(tmp_path, [one]).source
+    difficult_example = example(
+        0, [(0.1, 0.2, 0.5, 0.6), [0.5, 0.5, 0.5, 0.9], [0.5, 0.5, 0.9, 0.9]]
+    )
+    difficult_example = dataclasses.replace(
+        difficult_example, difficult=np.array([False, False, True])
+    )
+    source = dataset(tmp_path, [difficult_example]).source
     (read,) = read_truths(source, [0]).values()
     assert read.is_difficult.tolist() == [False, True]
     scores = score_voc([read], [result(read.image_id, read.boxes[1:], [0.9])], {1: "a"})
@@ -307,16 +326,16 @@ def test_blood_cells_score_about_as_in_coco_at_iou_half():
         size = boxes[:, 2:] - boxes[:, :2]
         moved = boxes + np.tile(size * rng.normal(0, 0.08, (len(boxes), 2)), 2)
         wrong = rng.uniform(0, 300, (4, 2))
-        found = np.concatenate([moved[seen], np.concatenate([wrong, wrong + 90], axis=1)])
+        found_boxes = np.concatenate([moved[seen], np.concatenate([wrong, wrong + 90], axis=1)])
         scores = np.concatenate([rng.beta(5, 2, int(seen.sum())), rng.beta(2, 4, 4)])
         found_ids = np.concatenate([ids[seen], rng.integers(1, len(names) + 1, 4)])
-        results.append(result(str(number), found, scores, found_ids))
+        results.append(result(str(number), found_boxes, scores, found_ids))
     voc, coco = score_voc(truths, results, names), score_coco(truths, results, names)
     assert 0.5 < coco.summary["AP50"] < 0.95
     # COCO reads the curve at 101 recalls, VOC takes its area: half a hundredth at most.
     assert voc.mean_ap == pytest.approx(coco.summary["AP50"], abs=0.005)
     # Read at the same recalls they differ only where cells overlap so much that COCO gives a
     # detection to its second-best cell.
-    for name, one in voc.per_class.items():
+    for name, class_scores in voc.per_class.items():
         expected = coco.per_class[name].numbers["AP50"]
-        assert one.precision.mean() == pytest.approx(expected, abs=0.003)
+        assert class_scores.precision.mean() == pytest.approx(expected, abs=0.003)
