@@ -43,11 +43,11 @@ def expected(model, settings, images):
 
 def assert_verified(export, images, boxes=1e-3):
     """Asserts that an export was compared on these and on blank images, within some pixels."""
-    found = export.verification
-    assert found.images == len(images) + 2
-    assert found.detections > 10
-    assert found.max_box_difference < boxes
-    assert found.max_score_difference < 1e-5
+    checked = export.verification
+    assert checked.images == len(images) + 2
+    assert checked.detections > 10
+    assert checked.max_box_difference < boxes
+    assert checked.max_score_difference < 1e-5
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ MEASURED = Measured(
 
 @pytest.fixture
 def performed(monkeypatch, exported):
-    """The tasks, which do not run: an export is that of `exported`, figures are always the same."""
+    """The tasks, which do not run: `exported` is every export, figures are always the same."""
     tasks = []
 
     def run(task, progress, **options):
@@ -207,17 +207,17 @@ def test_an_export_in_a_model_directory_is_run_where_it_is_named_alone(
     performed, trained_once, exported, tmp_path
 ):
     model = shutil.copytree(trained_once, tmp_path / "model")
-    own = model / "export"
-    shutil.copytree(exported, own / "stablehlo")
+    folder = model / "export"
+    shutil.copytree(exported, folder / "stablehlo")
     table = benchmark(model, settings=QUICK).table
     assert [type(task) for task in performed] == [MeasureTask, ExportTask, MeasureTask]
-    assert performed[2].source != own / "stablehlo"
-    assert any(f"exports={own} takes those" in worded(note) for note in table.notes)
+    assert performed[2].source != folder / "stablehlo"
+    assert any(f"exports={folder} takes those" in worded(note) for note in table.notes)
     assert (model / "benchmark" / BENCHMARK).is_file()
     said = []
-    benchmark(model, settings=QUICK, exports=own, say=said.append)
-    assert performed[4].source == own / "stablehlo"
-    assert f"{own}/stablehlo: an export, a program that runs with your rights" in said
+    benchmark(model, settings=QUICK, exports=folder, say=said.append)
+    assert performed[4].source == folder / "stablehlo"
+    assert f"{folder}/stablehlo: an export, a program that runs with your rights" in said
 
 
 def test_an_export_of_another_checkpoint_is_not_measured(
@@ -339,8 +339,8 @@ BOX, FAR = [0, 0, 10, 10], [50, 50, 90, 90]
 def test_the_difference_to_a_checkpoint(mine, wanted):
     checkpoint = [result("a", [BOX, FAR, BOX], [0.9, 0.5, 0.1])]
     row = compare(RuntimeRow(), checkpoint, [result("a", *mine)], 0.3)
-    found = (row.compared, row.found, row.box_difference, row.score_difference)
-    assert found == pytest.approx(wanted)
+    figures = (row.compared, row.found, row.box_difference, row.score_difference)
+    assert figures == pytest.approx(wanted)
 
 
 def test_detections_of_another_class_are_not_found():

@@ -49,7 +49,7 @@ def built(experiment):
 
 
 def drawn(head, norm, *overrides):
-    """A detector whose boxes and scores depend on the image, and whose maps differ by a factor."""
+    """A detector; its boxes and scores depend on the image, and its maps differ by a factor."""
     words = [*DENSE_HEADS[head], *DENSE, *NORMS[norm], *overrides]
     return with_drawn_weights(resolve("demo_scenes", changes_of(words)).experiment)
 
@@ -69,7 +69,7 @@ def with_drawn_weights(experiment):
         return np.zeros(array.shape) if path.startswith("head.class_.bias") else np.asarray(array)
 
     params = {path: np.float32(value(path, array)) for path, array in params.items()}
-    names = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in range(1, 7))
+    names = "".join(f'item {{ id: {class_id} name: "n{class_id}" }}' for class_id in range(1, 7))
     return TrainedModel(experiment, LabelMap.from_text(names), params, stats, "drawn")
 
 
@@ -118,10 +118,16 @@ def results(content):
     """Kinds of operations with the types of their results, and of their second inputs."""
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     runtime = interpreter.Interpreter(model_content=content)
-    types = {one["index"]: np.dtype(one["dtype"]).name for one in runtime.get_tensor_details()}
+    types = {
+        tensor["index"]: np.dtype(tensor["dtype"]).name for tensor in runtime.get_tensor_details()
+    }
     return [
-        (one["op_name"], types[one["outputs"][0]], types.get([*one["inputs"], -1][1]))
-        for one in runtime._get_ops_details()
+        (
+            operation["op_name"],
+            types[operation["outputs"][0]],
+            types.get([*operation["inputs"], -1][1]),
+        )
+        for operation in runtime._get_ops_details()
     ]
 
 
@@ -132,12 +138,12 @@ def test_integers_end_before_the_distributions(head, norm, pictures, tmp_path):
     for package in ("litert_converter", "ai_edge_quantizer"):
         pytest.importorskip(package)
     result = export_model(drawn(head, norm), tmp_path / "out", INTEGERS, pictures)
-    found = results((result.folder / "model.tflite").read_bytes())
-    convolutions = [kinds[1:] for kinds in found if kinds[0] == "CONV_2D"]
+    kinds_of_operations = results((result.folder / "model.tflite").read_bytes())
+    convolutions = [kinds[1:] for kinds in kinds_of_operations if kinds[0] == "CONV_2D"]
     # Backbone and neck compute in integers; kernels of the head are integers, its results floats.
     assert ("int8", "int8") in convolutions
     assert ("float32", "int8") in convolutions
-    softmaxes = [of for kind, of, _ in found if kind == "SOFTMAX"]
+    softmaxes = [of for kind, of, _ in kinds_of_operations if kind == "SOFTMAX"]
     assert softmaxes == ["float32"] * (head == "gfl")
 
 
@@ -179,7 +185,7 @@ def measured(model, images):
 
 @pytest.fixture(scope="module")
 def rounded(pictures):
-    """A detector of training for integers, whose box convolution has a factor for each map."""
+    """A detector of training for integers; its box convolution has a factor for each map."""
     changes = ("train.quantization={delay: 0}", "model.head.depthwise=true")
     return measured(drawn("gfl", "batch_norm", *changes), pictures)
 
@@ -203,7 +209,7 @@ def test_ranges_of_training_end_before_the_distributions(rounded, pictures, tmp_
     for package in ("litert_converter", "ai_edge_quantizer"):
         pytest.importorskip(package)
     result = export_model(rounded, tmp_path / "out", INTEGERS, pictures)
-    found = results((result.folder / "model.tflite").read_bytes())
+    kinds_of_operations = results((result.folder / "model.tflite").read_bytes())
     # The level scale is part of the kernel: every convolution has a constant one.
-    assert {kernel for kind, _, kernel in found if kind == "CONV_2D"} == {"int8"}
-    assert [of for kind, of, _ in found if kind == "SOFTMAX"] == ["float32"]
+    assert {kernel for kind, _, kernel in kinds_of_operations if kind == "CONV_2D"} == {"int8"}
+    assert [of for kind, of, _ in kinds_of_operations if kind == "SOFTMAX"] == ["float32"]

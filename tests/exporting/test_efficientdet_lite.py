@@ -75,18 +75,23 @@ def network(path):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     assert "CUSTOM" not in operators(path.read_bytes())
     runtime = interpreter.Interpreter(str(path))
-    types = {one["index"]: np.dtype(one["dtype"]).name for one in runtime.get_tensor_details()}
-    operations = [(one["op_name"], types[one["outputs"][0]]) for one in runtime._get_ops_details()]
+    types = {
+        tensor["index"]: np.dtype(tensor["dtype"]).name for tensor in runtime.get_tensor_details()
+    }
+    operations = [
+        (operation["op_name"], types[operation["outputs"][0]])
+        for operation in runtime._get_ops_details()
+    ]
     return Counter((kind, of) for kind, of in operations if kind in TRUNK and of != "int32")
 
 
 def check_types(result):
     """The head's weights alone are integers: it has a norm of each map behind one kernel."""
-    found = network(result.folder / FILE)
-    # Sums behind the network, those of decoding, are of floats.
-    del found["ADD", "float32"]
+    counts = network(result.folder / FILE)
+    # Sums behind the network, which decode, are of floats.
+    del counts["ADD", "float32"]
     expected = {(kind, "int8"): count for kind, count in TRUNK.items()}
-    assert found == expected | {(kind, "float32"): count for kind, count in HEAD.items()}
+    assert counts == expected | {(kind, "float32"): count for kind, count in HEAD.items()}
 
 
 def test_ranges_that_are_measured_on_images(images, tmp_path):

@@ -40,8 +40,8 @@ class Fixed:
     def run(self, images):
         boxes = np.array([row[:4] for row in self.rows], np.float64).reshape(-1, 4)
         scores = np.array([row[4] for row in self.rows])
-        found = RawDetections(boxes, scores, np.array([row[5] for row in self.rows], np.int64))
-        return [found for _ in images]
+        detections = RawDetections(boxes, scores, np.array([row[5] for row in self.rows], np.int64))
+        return [detections for _ in images]
 
 
 OWL = (10, 20, 30, 40, 0.9, 1)
@@ -103,7 +103,7 @@ FIRST, MIDDLE, THIRD, FAR = (
 
 
 @pytest.mark.parametrize(
-    "found, explained",
+    "rows, explained",
     [
         ((FIRST, THIRD, FAR), True),  # of equal scores another was first
         ((FIRST, FAR), False),  # the third is missing, and nothing suppresses it
@@ -115,8 +115,8 @@ FIRST, MIDDLE, THIRD, FAR = (
         ((), False),
     ],
 )
-def test_equal_scores_let_suppression_choose_other_boxes(found, explained):
-    artefact, checkpoint = Fixed(*found), Fixed(MIDDLE, FAR)
+def test_equal_scores_let_suppression_choose_other_boxes(rows, explained):
+    artefact, checkpoint = Fixed(*rows), Fixed(MIDDLE, FAR)
     with refused("verification of the export", "alone"):
         verify(artefact, checkpoint, [IMAGE])
     if explained:
@@ -143,12 +143,12 @@ def test_a_checkpoint_finds_what_suppression_may_choose(model, images, changes):
     model = replace(model, experiment=changed(model.experiment, fields))
     checkpoint = CheckpointBackend(model)
     choices = choices_of(ExportProgram(model, ExportSettings()), checkpoint)(images[0])
-    found = checkpoint.run([checkpoint.prepare(images[0])])[0]
-    end = found.scores[-1]
-    assert len(found.scores) > 10
-    assert choices.allow(found, end)
-    assert not choices.allow(found._replace(boxes=found.boxes + 0.75), end)
-    assert not choices.allow(found._replace(scores=found.scores - 0.002), end)
+    detections = checkpoint.run([checkpoint.prepare(images[0])])[0]
+    end = detections.scores[-1]
+    assert len(detections.scores) > 10
+    assert choices.allow(detections, end)
+    assert not choices.allow(detections._replace(boxes=detections.boxes + 0.75), end)
+    assert not choices.allow(detections._replace(scores=detections.scores - 0.002), end)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_comparison_without_detections_is_reported():
 
 @pytest.fixture
 def wrong_format(monkeypatch):
-    """A format whose artefact has no detections."""
+    """A format with an artefact that has no detections."""
 
     def write(program, folder, calibration):
         (folder / "model.bin").write_bytes(b"x")
@@ -288,8 +288,8 @@ def exported_up_to(model, images, tmp_path, wrong_format, monkeypatch):
         changes = {"model.resizer": {"kind": "identity", "canvas": canvas}}
         small = replace(model, experiment=changed(model.experiment, changes))
         settings = ExportSettings(format="stablehlo", any_size=True)
-        found = export_model(small, tmp_path / "out", settings, images, say=said.append)
-        return found, sizes, said
+        exported = export_model(small, tmp_path / "out", settings, images, say=said.append)
+        return exported, sizes, said
 
     return export
 
@@ -344,7 +344,7 @@ def test_files_beside_an_export_stay_when_it_is_replaced(
     monkeypatch.setattr("stillbox.exporting.export._verify", lambda *arguments: SAME)
     out = tmp_path / "out"
     export_model(model, out, ExportSettings(), [])
-    own = sorted(path.name for path in out.iterdir())
+    names = sorted(path.name for path in out.iterdir())
     for name in ("diary.txt", "own/q.txt", "mine"):
         (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text("mine")
@@ -353,7 +353,7 @@ def test_files_beside_an_export_stay_when_it_is_replaced(
     add_files(out, "added", "mine")
     Manifest.read(out).verify()
     export_model(model, out, ExportSettings(), [], overwrite=True)
-    assert sorted(path.name for path in out.iterdir()) == sorted([*own, "diary.txt", "own"])
+    assert sorted(path.name for path in out.iterdir()) == sorted([*names, "diary.txt", "own"])
     assert (out / "own/q.txt").read_text() == "mine"
     (out / MANIFEST).write_text("{}")  # nobody knows what it wrote
     with pytest.raises(UserError, match="does not say which files were written with it"):
@@ -399,8 +399,8 @@ def test_unusable_records_of_the_evaluation_are_skipped(model, tmp_path, setting
         "data.evaluation.label_map": records.label_map,
     }
     said = []
-    found = choose_images(changed(model.experiment, changes), [], settings, said.append)
-    assert [image.shape for image in found] == [(20, 30, 3)]
+    chosen = choose_images(changed(model.experiment, changes), [], settings, said.append)
+    assert [image.shape for image in chosen] == [(20, 30, 3)]
     assert said == [f"{use} 1 image of the evaluation set"]
 
 

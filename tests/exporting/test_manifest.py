@@ -268,7 +268,7 @@ def padded(model):
 
 @pytest.fixture(scope="module")
 def exported(padded: TrainedModel, tmp_path_factory):
-    """Its artefact, of one input size."""
+    """The artefact of the padding model, of one input size."""
     settings = ExportSettings(
         format="stablehlo", input_type="float_image_tensor", platforms=("cpu",)
     )

@@ -183,7 +183,9 @@ def test_the_artefact_equals_its_checkpoint(free, checkpoint, images, blank, run
     predictor = stillbox.load(free.folder, runtime=runtime)
     # OpenVINO has another order of equal scores.
     for image in (*images, blank):
-        got, wanted = (one.predict(image, **EVERY_DETECTION) for one in (predictor, checkpoint))
+        got, wanted = (
+            runner.predict(image, **EVERY_DETECTION) for runner in (predictor, checkpoint)
+        )
         np.testing.assert_allclose(got.scores, wanted.scores, atol=1e-5)
         assert len(got) > 10 or image is blank
 
@@ -225,8 +227,10 @@ def test_outputs_of_a_signature(signed, runtime):
 def test_other_inputs_equal_the_checkpoint(model, images, tmp_path, settings):
     result = exported(model, images, tmp_path / "out", **settings)
     assert result.verification.detections > 10
-    found = stillbox.load(result.folder, runtime="openvino").predict(images[0], **EVERY_DETECTION)
-    assert len(found) == settings.get("max_detections", len(found)) > 5
+    detections = stillbox.load(result.folder, runtime="openvino").predict(
+        images[0], **EVERY_DETECTION
+    )
+    assert len(detections) == settings.get("max_detections", len(detections)) > 5
 
 
 def test_nothing_above_the_threshold_gives_zeros(model, images, tmp_path):
@@ -365,7 +369,7 @@ def test_openvino_in_float32_and_by_its_defaults_are_two_runtimes(free, images, 
     monkeypatch.setattr(onnx_format, "openvino_core", lambda: fake)
     for runtime in ("openvino", "openvino_default"):
         load(free.folder, free.manifest, runtime)(images[0][None])
-    assert [one.get("INFERENCE_PRECISION_HINT") for one in settings] == ["f32", None]
+    assert [options.get("INFERENCE_PRECISION_HINT") for options in settings] == ["f32", None]
 
 
 def test_the_fastest_runtime_is_one_that_computes_in_float32(free, monkeypatch):

@@ -1,4 +1,4 @@
-"""Suppression and resizing inside an ONNX graph equal those of the package."""
+"""Suppression and resizing inside an ONNX graph equal the package's."""
 
 import jax
 import numpy as np
@@ -54,16 +54,19 @@ def suppression(nms, boxes, runtime="onnxruntime"):
     )
     names = ("boxes", "scores", "sizes")
     values = [Tensor(name, identity(len(shape))) for name, shape in zip(names, shapes, strict=True)]
-    found = add_program(graph, traced, values)
+    outputs_added = add_program(graph, traced, values)
 
     def infos(names, shapes, types):
         rows = zip(names, shapes, types, strict=True)
         return {
-            name: (TYPES[np.dtype(one).name], ("batch", *shape[1:])) for name, shape, one in rows
+            name: (TYPES[np.dtype(dtype).name], ("batch", *shape[1:]))
+            for name, shape, dtype in rows
         }
 
     outputs = [aval.shape for aval in traced.out_avals], [aval.dtype for aval in traced.out_avals]
-    return loaded(graph.model(infos(names, shapes, types), infos(found, *outputs), ""), runtime)
+    return loaded(
+        graph.model(infos(names, shapes, types), infos(outputs_added, *outputs), ""), runtime
+    )
 
 
 def inputs(*, coarse=False):
@@ -115,7 +118,7 @@ def test_all_anchors_are_searched_if_the_best_do_not_suffice(runtime, monkeypatc
 def test_classes_have_boxes_of_their_own(first, runtime, monkeypatch):
     monkeypatch.setattr(nms_nodes, "_FIRST", first)
     boxes, scores = inputs()
-    # Those of class c are a hundredth of the input lower for each class before.
+    # Boxes of class c are a hundredth of the input lower for each class before.
     shifts = np.arange(CLASSES, dtype=np.float32)[:, None] * np.float32([0.01, 0, 0.01, 0])
     wanted = compare(described(max_per_class=8), runtime, boxes[:, :, None] + shifts, scores)
     assert len(set(np.asarray(wanted.classes[0]).tolist())) == CLASSES

@@ -107,8 +107,10 @@ def average_precision(predictor):
     truth = COCO(str(PHOTOGRAPHS / "annotations/instances_val2017.json"))
     results = []
     for image in truth.dataset["images"]:
-        found = predictor.predict(PHOTOGRAPHS / "val2017" / image["file_name"], **EVERY_DETECTION)
-        results += [{**one, "image_id": image["id"]} for one in found.to_coco(image["id"])]
+        detections = predictor.predict(
+            PHOTOGRAPHS / "val2017" / image["file_name"], **EVERY_DETECTION
+        )
+        results += [{**entry, "image_id": image["id"]} for entry in detections.to_coco(image["id"])]
     scores = COCOeval(truth, truth.loadRes(results), "bbox")
     scores.evaluate()
     scores.accumulate()

@@ -1,4 +1,4 @@
-"""SavedModel by TensorFlow's own loader; resizing and decoding equal those of training."""
+"""SavedModel by TensorFlow's own loader; resizing and decoding are the same as in training."""
 
 import subprocess
 import sys
@@ -97,18 +97,18 @@ def test_the_loaded_model_is_a_function(free, encoded, images):
         loaded, serving = signature(export)
         tensor = tf.convert_to_tensor(given)
         (name,) = serving.structured_input_signature[1]
-        expected, found = serving(**{name: tensor}), loaded(tensor)
-        assert found.keys() == expected.keys()
+        expected, arrays = serving(**{name: tensor}), loaded(tensor)
+        assert arrays.keys() == expected.keys()
         for key, array in expected.items():
-            np.testing.assert_array_equal(found[key], array)
+            np.testing.assert_array_equal(arrays[key], array)
 
 
 def test_names_and_types_of_the_tpu_page(encoded):
     _, serving = signature(encoded)
     _, inputs = serving.structured_input_signature
     assert inputs == {"input": tf.TensorSpec((None,), tf.string, "input")}
-    found = {name: spec.dtype for name, spec in serving.structured_outputs.items()}
-    assert found == TYPES["tpu"]
+    types = {name: spec.dtype for name, spec in serving.structured_outputs.items()}
+    assert types == TYPES["tpu"]
 
 
 def test_a_frozen_graph_has_the_tensors_of_the_tpu_page(encoded):
@@ -192,12 +192,12 @@ def test_a_session_of_tensorflow_1_runs_and_saves_it(free, images, tmp_path):
         meta = tf.compat.v1.saved_model.load(session, ["serve"], str(free.folder / FOLDER))
         serving = meta.signature_def["serving_default"]
         names = {name: info.name for name, info in serving.outputs.items()}
-        found = session.run(names, {serving.inputs["input_tensor"].name: images[0][None]})
+        arrays = session.run(names, {serving.inputs["input_tensor"].name: images[0][None]})
         saver = tf.compat.v1.train.Saver(saver_def=meta.saver_def)
         saver.save(session, str(tmp_path / "again"), write_meta_graph=False)
-    assert found.keys() == expected.keys()
+    assert arrays.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(arrays[name], array)
     files = free.folder / FOLDER / "variables/variables", tmp_path / "again"
     kept, saved = (
         tf.train.load_checkpoint(str(file)).get_variable_to_shape_map() for file in files
@@ -235,7 +235,7 @@ def run_nodes(dtype, shape, build):
     """A function of TensorFlow of the nodes that `build` makes of a placeholder."""
     graph = Graph()
     value = graph.node("Placeholder", [], [dtype], name="value", dtype=dtype, shape=shape)[0]
-    names = [one.name for one in build(value)]
+    names = [node.name for node in build(value)]
     proto = tf.compat.v1.GraphDef.FromString(graph.message())
     wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(proto, name=""), [])
     return wrapped.prune(["value:0"], names)

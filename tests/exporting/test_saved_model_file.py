@@ -119,8 +119,8 @@ def test_any_text_can_be_the_name_of_the_input(write, input_name, node):
 
 def test_equal_constants_are_one_node_and_names_are_not_taken_twice():
     graph = Graph()
-    one, other = graph.constant(np.zeros(2, np.int32)), graph.constant(np.zeros(2, np.int32))
-    assert one is other
-    sums = [(one + 1).name for _ in range(2)]
+    first, other = graph.constant(np.zeros(2, np.int32)), graph.constant(np.zeros(2, np.int32))
+    assert first is other
+    sums = [(first + 1).name for _ in range(2)]
     assert sums == ["AddV2:0", "AddV2_1:0"]
     assert graph.constant(np.zeros(2, np.float32)).dtype is DType.FLOAT

@@ -45,7 +45,9 @@ def test_a_predictor_runs_it_like_its_checkpoint(free, checkpoint, images, blank
     predictor = stillbox.load(free.folder)
     assert predictor.class_names == checkpoint.class_names
     for image in (*images, blank):
-        got, wanted = (one.predict(image, **EVERY_DETECTION) for one in (predictor, checkpoint))
+        got, wanted = (
+            runner.predict(image, **EVERY_DETECTION) for runner in (predictor, checkpoint)
+        )
         np.testing.assert_allclose(got.scores, wanted.scores, atol=1e-5)
         np.testing.assert_allclose(got.boxes, wanted.boxes, atol=1e-2)
         assert got.names == wanted.names
@@ -59,7 +61,7 @@ def test_outputs_of_the_object_detection_api(free, images):
     count = int(outputs["num_detections"][0])
     assert outputs["detection_boxes"][0, :count].max() <= 1
     assert outputs["detection_classes"][0, :count].min() >= 1
-    # A detection's scores are those of the anchor that it names.
+    # A detection has the scores of the anchor that it names.
     anchor = int(outputs["detection_anchor_indices"][0, 0])
     scores = outputs["raw_detection_scores"][0, anchor]
     np.testing.assert_array_equal(outputs["detection_multiclass_scores"][0, 0], scores)
@@ -158,7 +160,7 @@ def test_one_program_serves_images_of_every_size():
 @pytest.mark.parametrize("name", RESIZERS)
 def test_tflite_equals_the_resizer_of_training(name, dtype):
     resizer = RESIZERS[name]
-    # Pillow has other weights for floats, which are not those of training's images.
+    # Pillow has other weights for floats than for the images of training.
     whole = "antialias" in name
     resize = jax.jit(lambda images: resize_for_tflite(images, resizer))
     for size in SIZES:

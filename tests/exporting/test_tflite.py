@@ -54,10 +54,10 @@ def test_outputs_have_names_order_and_shapes_of_the_postprocessing_operation(exp
     assert (image["name"], image["shape"].tolist()) == ("input_tensor", [1, 64, 64, 3])
     assert image["dtype"] == np.uint8
     outputs = runtime.get_output_details()
-    assert tuple(one["name"] for one in outputs) == OUTPUTS
-    shapes = [one["shape"].tolist() for one in outputs]
+    assert tuple(output["name"] for output in outputs) == OUTPUTS
+    shapes = [output["shape"].tolist() for output in outputs]
     assert shapes == [[1, MOST, 4], [1, MOST], [1, MOST], [1]]
-    assert {one["dtype"] for one in outputs} == {np.float32}
+    assert {output["dtype"] for output in outputs} == {np.float32}
 
 
 def test_all_operations_are_built_in(export):
@@ -87,13 +87,13 @@ def read_back(model, folder):
     )
     assert len(arrays) == len(model.params) + len(model.stats)
     assert not report.skipped
-    return [{path: arrays[path] for path in own} for own in (model.params, model.stats)]
+    return [{path: arrays[path] for path in variables} for variables in (model.params, model.stats)]
 
 
 def test_weights_of_the_artefact_are_the_models(export, model):
-    found = raw_outputs(model, *read_back(model, export.folder))
+    ours_all = raw_outputs(model, *read_back(model, export.folder))
     wanted = raw_outputs(model, model.params, model.stats)
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(ours_all, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 
@@ -102,7 +102,7 @@ def test_labels_follow_class_indices(export, model):
     with zipfile.ZipFile(export.folder / FILE) as archive:
         labels = archive.read(LABELS).decode().splitlines()
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
-    assert labels == [names[one] for one in ids]
+    assert labels == [names[class_id] for class_id in ids]
     assert tuple(label_ids((export.folder / FILE).read_bytes(), FILE)) == ids
 
 
@@ -114,7 +114,7 @@ def test_the_file_names_the_model_without_folders_of_this_machine(export, model)
 
 
 def test_outputs_can_have_other_names(model, images, tmp_path):
-    """The names are those of TFLite Model Maker, whose clients call the signature."""
+    """TFLite Model Maker gives these names, and its clients call the signature."""
     names = ("output_3", "output_2", "output_1", "output_0")
     result = exported(model, images, tmp_path / "out", output_names=names, input_name="images")
     runtime = interpreter.Interpreter(str(result.folder / FILE))
@@ -134,13 +134,15 @@ def test_wrong_output_names_are_refused(names):
 
 def kernel_types(folder):
     runtime = interpreter.Interpreter(str(folder / FILE))
-    types = {one["index"]: np.dtype(one["dtype"]).name for one in runtime.get_tensor_details()}
+    types = {
+        tensor["index"]: np.dtype(tensor["dtype"]).name for tensor in runtime.get_tensor_details()
+    }
     operations = runtime._get_ops_details()
-    casts = {one["outputs"][0]: types[one["inputs"][0]] for one in operations}
+    casts = {operation["outputs"][0]: types[operation["inputs"][0]] for operation in operations}
     return {
-        casts.get(one["inputs"][1], types[one["inputs"][1]])
-        for one in operations
-        if one["op_name"] in ("CONV_2D", "DEPTHWISE_CONV_2D")
+        casts.get(operation["inputs"][1], types[operation["inputs"][1]])
+        for operation in operations
+        if operation["op_name"] in ("CONV_2D", "DEPTHWISE_CONV_2D")
     }
 
 
@@ -152,13 +154,15 @@ def test_smaller_kernels(model, export, images, tmp_path, quantize, kernels, pos
     assert kernel_types(result.folder) == {kernels}
     plain, small = ExportBackend(export.folder), ExportBackend(result.folder)
     for image in images:
-        (one,), (other,) = (own.run([own.prepare(image)]) for own in (plain, small))
-        np.testing.assert_allclose(other.scores, one.scores, atol=2e-2)
+        (float_kernels,), (other,) = (
+            backend.run([backend.prepare(image)]) for backend in (plain, small)
+        )
+        np.testing.assert_allclose(other.scores, float_kernels.scores, atol=2e-2)
     assert "CUSTOM" in operators((result.folder / FILE).read_bytes()) or postprocess == "built_in"
 
 
 def test_unused_ids_have_a_line_too(model):
-    items = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in (1, 3))
+    items = "".join(f'item {{ id: {class_id} name: "n{class_id}" }}' for class_id in (1, 3))
     items = items.replace("n3", "n3\\nforged")
     sparse = dataclasses.replace(model, label_map=LabelMap.from_text(items))
     unused = ["???"] * (model.experiment.model.num_classes - 3)
@@ -202,14 +206,14 @@ def test_mediapipes_detector_accepts_it(export, checkpoint, images):
     image = cv2.resize(images[0], (64, 64))
     with tasks.vision.ObjectDetector.create_from_options(options) as detector:
         picture = mediapipe.Image(mediapipe.ImageFormat.SRGB, image)
-        found = detector.detect(picture).detections
+        detections = detector.detect(picture).detections
     wanted = list(checkpoint.predict(image, **EVERY_DETECTION))[:MOST]
-    assert len(found) == MOST
-    for one, other in zip(found, wanted, strict=True):
-        (category,) = one.categories
+    assert len(detections) == MOST
+    for detection, other in zip(detections, wanted, strict=True):
+        (category,) = detection.categories
         assert category.category_name == other.name
         assert category.score == pytest.approx(other.score, abs=1e-5)
-        box = one.bounding_box
+        box = detection.bounding_box
         ymin, xmin, ymax, xmax = other.box
         # MediaPipe truncates coordinates.
         got = [box.origin_y, box.origin_x, box.height, box.width]
@@ -282,7 +286,9 @@ def test_integers_are_close_to_the_float_model(export, model, images, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
     result = exported(model, images, tmp_path / "out", quantize="int8")
     runtime = interpreter.Interpreter(str(result.folder / FILE))
-    kinds = [one["dtype"] for one in runtime.get_tensor_details() if len(one["shape"]) == 4]
+    kinds = [
+        tensor["dtype"] for tensor in runtime.get_tensor_details() if len(tensor["shape"]) == 4
+    ]
     assert kinds.count(np.int8) > 10
     run = load(result.folder, result.manifest)
     image = cv2.resize(images[0], (64, 64))[None]
@@ -307,12 +313,12 @@ def test_integers_of_training_have_its_ranges_and_need_no_images(model, tmp_path
     result = exported(trained, [], tmp_path / "out", quantize="int8")
     runtime = interpreter.Interpreter(str(result.folder / FILE))
     results = [
-        one["quantization"]
-        for one in runtime.get_tensor_details()
-        if one["dtype"] == np.int8 and len(one["shape"]) == 4 and one["quantization"][0]
+        tensor["quantization"]
+        for tensor in runtime.get_tensor_details()
+        if tensor["dtype"] == np.int8 and len(tensor["shape"]) == 4 and tensor["quantization"][0]
     ]
     # 256 levels from 0 to 5.1, of the results of 5 convolutions and 4 of the heads; and pixels.
-    assert sum(one == (pytest.approx(0.02), -128) for one in results) == 9
+    assert sum(quantization == (pytest.approx(0.02), -128) for quantization in results) == 9
     assert len(results) == 10
 
 

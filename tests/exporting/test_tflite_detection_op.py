@@ -142,8 +142,8 @@ def test_integers_take_bytes_and_return_the_four_outputs_in_order(integers):
     scale, zero = image["quantization"]
     assert (scale, zero) == (pytest.approx(1 / 127.5), 128)
     outputs = runtime.get_output_details()
-    assert tuple(one["name"] for one in outputs) == OUTPUTS
-    assert {one["dtype"] for one in outputs} == {np.float32}
+    assert tuple(output["name"] for output in outputs) == OUTPUTS
+    assert {output["dtype"] for output in outputs} == {np.float32}
     names = operators((integers.folder / FILE).read_bytes())
     assert names <= {
         *("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "PAD", "RESHAPE", "CONCATENATION", "LOGISTIC"),
@@ -153,7 +153,7 @@ def test_integers_take_bytes_and_return_the_four_outputs_in_order(integers):
 
 def test_integers_are_close_to_the_float_model(integers, floats, images):
     image = cv2.resize(images[0], (64, 64))[None]
-    got, wanted = (load(one.folder, one.manifest)(image) for one in (integers, floats))
+    got, wanted = (load(export.folder, export.manifest)(image) for export in (integers, floats))
     np.testing.assert_allclose(got["detection_scores"], wanted["detection_scores"], atol=0.1)
 
 
@@ -202,7 +202,7 @@ def test_the_edge_tpu_enlarges_the_maps_of_a_pyramid(factor):
     x = np.random.default_rng(0).normal(size=(1, 3, 2, 5)).astype(np.float32)
     with lowering_for_tflite():
         content = convert(
-            lambda one: (upsample(one, factor),), jax.ShapeDtypeStruct(x.shape, x.dtype), INPUT
+            lambda array: (upsample(array, factor),), jax.ShapeDtypeStruct(x.shape, x.dtype), INPUT
         )
     check_operations(content, quantized=False)
     runtime = interpreter.Interpreter(model_content=content)

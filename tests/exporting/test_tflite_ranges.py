@@ -40,7 +40,10 @@ def program():
     quantization, rng = experiment.train.quantization, np.random.default_rng(0)
     _, *shapes = abstract_detector(experiment.model, "float32", quantization)
     params, stats = (
-        {path: jnp.asarray(drawn(path, one.shape, rng), jnp.float32) for path, one in some.items()}
+        {
+            path: jnp.asarray(drawn(path, array.shape, rng), jnp.float32)
+            for path, array in some.items()
+        }
         for some in shapes
     )
     model = TrainedModel(experiment, None, params, stats, "drawn")
@@ -63,7 +66,9 @@ def test_the_float_detector_has_the_rounded_kernels_and_no_norm(program):
     model = program.model
     stats = {path: model.stats[path] for path in plain.model.stats}
     unrounded = replace(plain, model=replace(plain.model, params=model.params, stats=stats))
-    ours, expected, before = (predictions(one, images) for one in (plain, program, unrounded))
+    ours, expected, before = (
+        predictions(variant, images) for variant in (plain, program, unrounded)
+    )
     for mine, theirs, other in zip(ours, expected, before, strict=True):
         distance = np.abs(mine - theirs).max()
         assert distance < 0.02
@@ -97,7 +102,7 @@ OPERATIONS = [
     ("DEPTHWISE_CONV_2D", "x", "jit(detect)/neck/smoothing_1/convolution/conv1;pad", (-3.0, 3.0)),
     ("CONV_2D", "x", "jit(detect)/neck/smoothing_1/sub;jit(detect)/neck/conv2", (0.0, 4.0)),
     ("ADD", "x", "jit(detect)/neck/sum_1/add", (-5.0, 5.0)),
-    # The padding is shared with the other convolution of the map, whose name is joined to its own.
+    # The padding is shared with the other convolution of the map, and the two names are joined.
     (
         "CONV_2D",
         "x",
@@ -116,8 +121,8 @@ def ranges_of(operations, monkeypatch, parts=("backbone", "neck", "head")):
 
 
 def test_tensors_have_the_ranges_of_their_layers(monkeypatch):
-    found = ranges_of([row[:3] for row in OPERATIONS], monkeypatch)
-    assert found == {name: value for *_, name, value in OPERATIONS if value}
+    ranges = ranges_of([row[:3] for row in OPERATIONS], monkeypatch)
+    assert ranges == {name: value for *_, name, value in OPERATIONS if value}
 
 
 def test_an_operation_without_a_range_is_refused(monkeypatch):
@@ -155,7 +160,7 @@ def test_tensors_have_the_names_of_scopes():
             return (jnp.exp(jnp.tanh(x)),)  # a result of the model has its own name
 
     runtime = interpreter.Interpreter(model_content=convert(function, PIXELS, "pixels"))
-    names = [one["name"] for one in runtime.get_tensor_details()]
+    names = [tensor["name"] for tensor in runtime.get_tensor_details()]
     assert any("backbone/conv_0/tanh" in name for name in names), names
 
 

@@ -48,7 +48,7 @@ def drawn(*overrides):
         path: kernel(path, array.shape) if array.ndim > 1 else np.asarray(array)
         for path, array in params.items()
     }
-    names = "".join(f'item {{ id: {one} name: "n{one}" }}' for one in range(1, 7))
+    names = "".join(f'item {{ id: {class_id} name: "n{class_id}" }}' for class_id in range(1, 7))
     return TrainedModel(experiment, LabelMap.from_text(names), params, stats, "drawn")
 
 
@@ -76,7 +76,7 @@ def test_onnx_has_all_outputs_for_any_number_of_images(pictures, tmp_path):
     assert got.keys() == wanted.keys()
     for name, array in wanted.items():
         np.testing.assert_allclose(got[name], array, atol=1e-5, err_msg=name)
-    # As in the original: one box for each proposal, that of its best class, inside the image.
+    # As in the original: one box for each proposal, of its best class, inside the image.
     assert got["raw_detection_boxes"].shape == (2, 8, 4)
     assert got["raw_detection_boxes"].min() >= 0
     assert got["raw_detection_boxes"].max() <= 1

@@ -46,8 +46,10 @@ PACKAGE = f"@litertjs/core@{VERSION}"
 def hostile(model):
     """The model with HTML for the names of its classes and of its experiment."""
     items = "".join(
-        f"item {{ id: {one} name: {json.dumps(name)} }}"
-        for one, name in ((one, f"{HOSTILE} {one}") for one in model.class_names())
+        f"item {{ id: {class_id} name: {json.dumps(name)} }}"
+        for class_id, name in (
+            (class_id, f"{HOSTILE} {class_id}") for class_id in model.class_names()
+        )
     )
     experiment = dataclasses.replace(model.experiment, name=HOSTILE)
     return dataclasses.replace(model, label_map=LabelMap.from_text(items), experiment=experiment)
@@ -97,11 +99,11 @@ def test_the_files_of_the_page_are_there(folder):
 
 
 def test_names_of_classes_are_data_and_never_html(folder):
-    found = texts(folder)
-    holders = [name for name, text in found.items() if "onerror" in text and "<img src=x" in text]
+    files = texts(folder)
+    holders = [name for name, text in files.items() if "onerror" in text and "<img src=x" in text]
     assert holders == ["page/model.json"]
-    assert json.loads(found["page/model.json"])["classes"][0] == {"id": 1, "name": f"{HOSTILE} 1"}
-    assert "&lt;script&gt;" in found["index.html"]
+    assert json.loads(files["page/model.json"])["classes"][0] == {"id": 1, "name": f"{HOSTILE} 1"}
+    assert "&lt;script&gt;" in files["index.html"]
 
 
 def test_nothing_names_a_folder_of_this_machine(folder, trained_once):
@@ -112,16 +114,16 @@ def test_nothing_names_a_folder_of_this_machine(folder, trained_once):
 
 
 def test_the_only_other_host_is_the_cdn_with_a_version_and_checksums(folder):
-    found = texts(folder)
-    text = "".join(found.values()).replace("http://www.w3.org/2000/svg", "")
+    files = texts(folder)
+    text = "".join(files.values()).replace("http://www.w3.org/2000/svg", "")
     hosts = set(re.findall(r"https?://([\w.:-]+)", text))
     assert hosts == {"cdn.jsdelivr.net", "localhost:8000."}
-    library = json.loads(found["page/model.json"])["library"]
+    library = json.loads(files["page/model.json"])["library"]
     assert library["cdn"] == f"https://cdn.jsdelivr.net/npm/@litertjs/core@{VERSION}/"
-    imports = re.search(r'<script type="importmap">(.*?)</script>', found["index.html"])[1]
+    imports = re.search(r'<script type="importmap">(.*?)</script>', files["index.html"])[1]
     assert all(digest.startswith("sha384-") for digest in json.loads(imports)["integrity"].values())
     digest = base64.b64encode(hashlib.sha256(imports.encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in found["index.html"]
+    assert f"'sha256-{digest}'" in files["index.html"]
 
 
 def test_a_model_of_a_custom_operation_has_no_page(hostile, tmp_path):
@@ -156,8 +158,8 @@ def marked(*marks):
     """All marks of a test in the browser."""
 
     def mark(function):
-        for one in (*in_chromium, *marks):
-            function = one(function)
+        for marker in (*in_chromium, *marks):
+            function = marker(function)
         return function
 
     return mark
@@ -204,26 +206,26 @@ def shown(window, folder, packages, files):
           const found = [JSON.parse(shownAsJson())].flat();
           if (found.length === arguments[0]) window.everything = found;
         }); return window.everything;"""
-        found = window.wait(script.replace("arguments[0]", str(len(files))), 300)
-    return {one["image"]: one["detections"] for one in found}
+        entries = window.wait(script.replace("arguments[0]", str(len(files))), 300)
+    return {entry["image"]: entry["detections"] for entry in entries}
 
 
 SIDES = ("ymin", "xmin", "ymax", "xmax")  # the driver sorts the names
 
 
-def assert_equal(found, wanted, box=0.02, score=1e-4):
+def assert_equal(detected, wanted, box=0.02, score=1e-4):
     """Compares detections of the page, best first, with `Detections`; equal scores in any order."""
-    wanted = [one for one in wanted if one.score > 0.01 + score]
-    found = [one for one in found if one["score"] > 0.01 + score]
-    assert abs(len(found) - len(wanted)) <= 1
-    for one in wanted[: len(found)]:
+    wanted = [detection for detection in wanted if detection.score > 0.01 + score]
+    detected = [detection for detection in detected if detection["score"] > 0.01 + score]
+    assert abs(len(detected) - len(wanted)) <= 1
+    for detection in wanted[: len(detected)]:
         assert any(
-            other["class_id"] == one.class_id
-            and other["class"] == one.name
-            and abs(other["score"] - one.score) <= score
-            and np.allclose([other["box"][side] for side in SIDES], one.box, atol=box, rtol=0)
-            for other in found
-        ), one
+            other["class_id"] == detection.class_id
+            and other["class"] == detection.name
+            and abs(other["score"] - detection.score) <= score
+            and np.allclose([other["box"][side] for side in SIDES], detection.box, atol=box, rtol=0)
+            for other in detected
+        ), detection
 
 
 def resized_file(file, size, folder):
@@ -260,14 +262,14 @@ def test_the_page_detects_the_same_as_the_export(
     images = [read_image(file)[0] for file in files]
     exported = export_model(model, tmp_path / "out", settings, images)
     write_page(exported.folder, tmp_path / "site")
-    found = shown(window, tmp_path / "site", packages, files)
+    detected = shown(window, tmp_path / "site", packages, files)
     artefact = load(exported.folder)
     for file in files:
         wanted = list(artefact.predict(file, **EVERY_DETECTION))
-        assert len(found[file.name]) > 3
-        assert_equal(found[file.name], wanted)
+        assert len(detected[file.name]) > 3
+        assert_equal(detected[file.name], wanted)
     # Names of classes are shown and never run.
-    assert all(HOSTILE in one["class"] for some in found.values() for one in some)
+    assert all(HOSTILE in detection["class"] for some in detected.values() for detection in some)
     assert window.run("return document.title") == f"{HOSTILE} · stillbox"
     assert window.run("return document.querySelectorAll('#found img, #boxes img').length") == 0
 
@@ -352,7 +354,7 @@ RESIZERS = [
 
 
 @marked()
-@pytest.mark.parametrize("resizer", RESIZERS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("resizer", RESIZERS, ids=lambda resizer: type(resizer).__name__)
 def test_sizes_are_those_of_every_resizer(window, folder, resizer):
     with served(folder) as address:
         window.open(address)
@@ -362,10 +364,10 @@ def test_sizes_are_those_of_every_resizer(window, folder, resizer):
 
 
 def test_every_resizer_is_compared():
-    known = {one.kind for one in RESIZERS}
+    known = {resizer.kind for resizer in RESIZERS}
     assert known == {
-        one.kind for one in schema.Resizer.__subclasses__() if hasattr(one, "kind")
-    } | {one.kind for one in schema.data.CanvasResizer.__subclasses__()}
+        resizer.kind for resizer in schema.Resizer.__subclasses__() if hasattr(resizer, "kind")
+    } | {resizer.kind for resizer in schema.data.CanvasResizer.__subclasses__()}
 
 
 @marked(pytest.mark.proof, needs_shared)
@@ -379,7 +381,7 @@ def test_photographs_have_the_boxes_of_the_checkpoint(window, packages, tmp_path
     exported = export_model(model, tmp_path / "out", settings, images)
     files = sorted((PHOTOGRAPHS / "val2017").iterdir())
     write_page(exported.folder, tmp_path / "site")
-    found = shown(window, tmp_path / "site", packages, files)
+    detected = shown(window, tmp_path / "site", packages, files)
     wanted = load(SSD["config"], **source) if quantize == "none" else load(exported.folder)
     for file in files:
-        assert_equal(found[file.name], list(wanted.predict(file, **EVERY_DETECTION)))
+        assert_equal(detected[file.name], list(wanted.predict(file, **EVERY_DETECTION)))
