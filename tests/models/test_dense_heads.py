@@ -60,7 +60,7 @@ def model(head="gfl", **changes):
 
 
 def batch(boxes=((0.1, 0.1, 0.7, 0.7),), rows=4, images=2):
-    """Returns a batch whose first image has the boxes, and the others none."""
+    """Returns a batch; its first image has the boxes, and the others none."""
     all_boxes = np.zeros((images, rows, 4), np.float32)
     all_boxes[0, : len(boxes)] = np.reshape(boxes, (-1, 4))
     weights = np.zeros((images, rows), np.float32)
@@ -76,25 +76,25 @@ def batch(boxes=((0.1, 0.1, 0.7, 0.7),), rows=4, images=2):
     )
 
 
-def loss_of(one, predictions, given, step=0):
-    function = implementation_of(one.loss)
+def loss_of(config, predictions, given, step=0):
+    function = implementation_of(config.loss)
 
     @jax.jit
     def compute(predictions, step):
         inputs = LossInputs(given, step=step)
-        return function(one.loss, one, predictions, ANCHORS, SIZES, inputs)
+        return function(config.loss, config, predictions, ANCHORS, SIZES, inputs)
 
     return compute(predictions, jnp.int32(step))
 
 
-def floats(found):
-    return {name: float(term) for name, term in found.terms.items()}
+def floats(losses):
+    return {name: float(term) for name, term in losses.terms.items()}
 
 
-def predictions_of(one, images=2, seed=0):
+def predictions_of(config, images=2, seed=0):
     random = np.random.default_rng(seed)
-    boxes = random.normal(size=(images, len(ANCHORS), one.box_coder.code_size))
-    logits = random.normal(size=(images, len(ANCHORS), one.num_classes)) - 2.0
+    boxes = random.normal(size=(images, len(ANCHORS), config.box_coder.code_size))
+    logits = random.normal(size=(images, len(ANCHORS), config.num_classes)) - 2.0
     return Predictions(*(jnp.asarray(array.astype(np.float32)) for array in (boxes, logits)))
 
 
@@ -113,17 +113,17 @@ def test_group_norm_is_that_of_its_formula_with_its_gradients():
 
     graph = nnx.graphdef(layer)
 
-    def own(x, scale, bias):
+    def layered(x, scale, bias):
         params = nnx.State({"scale": nnx.Param(scale), "bias": nnx.Param(bias)})
         return nnx.merge(graph, params)(x, "relu", train=True)
 
     inputs = x, layer.scale[...], layer.bias[...]
-    values = [at_once(f, *inputs) for f in (own, plain)]
+    values = [at_once(f, *inputs) for f in (layered, plain)]
     np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
     weights = jnp.asarray(random.normal(size=x.shape), jnp.float32)
     slopes = [
         at_once(jax.grad(lambda *given, f=f: jnp.sum(f(*given) * weights), (0, 1, 2)), *inputs)
-        for f in (own, plain)
+        for f in (layered, plain)
     ]
     for ours, theirs in zip(*slopes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -164,10 +164,10 @@ def test_group_norms_are_shared_by_maps_and_batch_norms_are_not():
 
 def test_centerness_multiplies_scores():
     config = schema.AtssHead(depth=8, layers_before=1, conv=GROUPED)
-    found = build(WeightSharedPredictor, config)(
+    predicted = build(WeightSharedPredictor, config)(
         (jnp.ones((2, 4, 4, 6)),) * 2, train=True, dropout_key=None
     )
-    assert found.quality_logits.shape == (2, 32)
+    assert predicted.quality_logits.shape == (2, 32)
     given = schema.Nms(score_threshold=0.2, max_candidates_per_level=2)
     scores = jnp.asarray([[[0.1, 0.9], [0.3, 0.4], [0.5, 0.5], [0.6, 0.1]]])
     kept = best_of_levels(scores, (2, 2), given)
@@ -178,10 +178,10 @@ def test_centerness_multiplies_scores():
 
 def test_means_of_probabilities_have_logits():
     a, b = jnp.asarray([-30.0, -2.0, 0.0, 3.0, 40.0, 200.0]), jnp.asarray([5.0, -1, 0, 2, 50, 200])
-    found = mean_logits(a[None, None, :, None], b[None, None, :, None])[0, 0, :, 0]
+    means = mean_logits(a[None, None, :, None], b[None, None, :, None])[0, 0, :, 0]
     wanted = np.sqrt(jax.nn.sigmoid(a) * jax.nn.sigmoid(b))
-    np.testing.assert_allclose(jax.nn.sigmoid(found), wanted, rtol=1e-5)
-    assert np.isfinite(found).all()
+    np.testing.assert_allclose(jax.nn.sigmoid(means), wanted, rtol=1e-5)
+    assert np.isfinite(means).all()
 
 
 def test_values_are_interpolated_with_zeros_outside():
@@ -189,39 +189,39 @@ def test_values_are_interpolated_with_zeros_outside():
     places = np.zeros((1, 3, 4, 1, 2), np.float32)
     places[0, 0, :, 0] = [[1.0, 2.0], [0.5, 0.25], [-0.5, 0.0], [-9.0, 2.0]]
     places[0, 1, :, 0] = [[2.5, 3.0], [2.0, 3.5], [np.float32(1e20), 1.0], [1.0, -1.0]]
-    found = np.asarray(resampled(values, jnp.asarray(places)))[0, :2, :, 0]
-    assert found[0].tolist() == pytest.approx([7.0, 3.25, 0.5, 0.0])
-    assert found[1].tolist() == pytest.approx([6.0, 6.0, 0.0, 0.0])
+    sampled = np.asarray(resampled(values, jnp.asarray(places)))[0, :2, :, 0]
+    assert sampled[0].tolist() == pytest.approx([7.0, 3.25, 0.5, 0.0])
+    assert sampled[1].tolist() == pytest.approx([6.0, 6.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("boxes", [(), ((0.1, 0.1, 0.7, 0.7), (0.3, 0.2, 0.9, 0.8))])
 @pytest.mark.parametrize("coder", [schema.DistributionBoxCoder(), schema.DistanceBoxCoder()])
 def test_losses_and_gradients_are_finite_with_and_without_boxes(boxes, coder):
     weight = 0.25 if isinstance(coder, schema.DistributionBoxCoder) else 0.0
-    one = model(box_coder=coder, loss=schema.QualityLoss(distribution_weight=weight))
+    config = model(box_coder=coder, loss=schema.QualityLoss(distribution_weight=weight))
     given = batch(boxes)
 
     def total(predictions):
-        found = loss_of(one, predictions, given)
-        return sum(found.terms.values()), found
+        losses = loss_of(config, predictions, given)
+        return sum(losses.terms.values()), losses
 
     slope = jax.value_and_grad(total, has_aux=True)
-    (value, found), slopes = at_once(slope, predictions_of(one))
+    (value, losses), slopes = at_once(slope, predictions_of(config))
     assert np.isfinite(value) and value > 0
-    assert (found.metrics["matched_anchors"] > 0) == bool(boxes)
+    assert (losses.metrics["matched_anchors"] > 0) == bool(boxes)
     assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
     if not boxes:
         assert not np.any(slopes.box_encodings)
 
 
 def test_anchors_of_a_box_without_weight_have_no_loss():
-    one = model(matcher=schema.ArgmaxMatcher(matched_threshold=0.3, unmatched_threshold=0.3))
+    config = model(matcher=schema.ArgmaxMatcher(matched_threshold=0.3, unmatched_threshold=0.3))
 
     def trained(weight):
         given = batch()
         given.weights[0, 0] = weight
-        slope = jax.grad(lambda given_, batch: sum(loss_of(one, given_, batch).terms.values()))
-        return [np.asarray(part).any(-1) for part in slope(predictions_of(one), given)]
+        slope = jax.grad(lambda given_, batch: sum(loss_of(config, given_, batch).terms.values()))
+        return [np.asarray(part).any(-1) for part in slope(predictions_of(config), given)]
 
     matched, seen = trained(1.0)
     assert matched.any() and seen.all()
@@ -231,32 +231,32 @@ def test_anchors_of_a_box_without_weight_have_no_loss():
 
 
 def test_padding_images_and_padding_boxes_change_nothing():
-    one = model()
-    predictions = predictions_of(one)
-    plain = loss_of(one, predictions, batch())
+    config = model()
+    predictions = predictions_of(config)
+    plain = loss_of(config, predictions, batch())
     more = batch(rows=9, images=3)
     more = more._replace(image_weights=np.array([1, 1, 0], np.float32))
     padded = jax.tree.map(lambda array: jnp.concatenate([array, array[:1]]), predictions)
-    again = loss_of(one, padded, more)
+    again = loss_of(config, padded, more)
     for name, term in plain.terms.items():
         np.testing.assert_allclose(again.terms[name], term, rtol=1e-6, err_msg=name)
 
 
 def test_two_copies_of_half_a_weight_count_as_one():
-    one = model()
-    given, predictions = batch(), predictions_of(one)
+    config = model()
+    given, predictions = batch(), predictions_of(config)
     given.boxes[1], given.weights[1] = given.boxes[0] * 0.8, given.weights[0]
-    whole = floats(loss_of(one, predictions, given))
+    whole = floats(loss_of(config, predictions, given))
     given, predictions = (
         jax.tree.map(lambda array: array[np.array([0, 1, 1])], tree)
         for tree in (given, predictions)
     )
-    assert floats(loss_of(one, predictions, given)) != pytest.approx(whole, rel=1e-3)
+    assert floats(loss_of(config, predictions, given)) != pytest.approx(whole, rel=1e-3)
     halves = np.array([1.0, 0.5, 0.5], np.float32)
-    images = loss_of(one, predictions, given._replace(image_weights=halves))
+    images = loss_of(config, predictions, given._replace(image_weights=halves))
     assert floats(images) == pytest.approx(whole, rel=1e-6)
     boxes = floats(
-        loss_of(one, predictions, given._replace(weights=given.weights * halves[:, None]))
+        loss_of(config, predictions, given._replace(weights=given.weights * halves[:, None]))
     )
     # The background of both copies counts.
     assert boxes.pop("classification_loss") > whole.pop("classification_loss")
@@ -271,9 +271,9 @@ def test_the_first_steps_have_an_assignment_of_their_own():
         initial=schema.InitialAssignment(steps=5),
     )
     parts = {"box_coder": schema.DistanceBoxCoder(), "matcher": schema.TaskAlignedMatcher()}
-    one = model("task_aligned", loss=loss, **parts)
+    config = model("task_aligned", loss=loss, **parts)
     first = replace(
-        one,
+        config,
         matcher=schema.AtssMatcher(),
         loss=replace(
             loss,
@@ -284,12 +284,14 @@ def test_the_first_steps_have_an_assignment_of_their_own():
             initial=None,
         ),
     )
-    later = replace(one, loss=replace(loss, initial=None))
-    predictions = predictions_of(one)
+    later = replace(config, loss=replace(loss, initial=None))
+    predictions = predictions_of(config)
     for step, wanted in ((4, first), (5, later)):
-        ours, theirs = (floats(loss_of(m, predictions, batch(), step)) for m in (one, wanted))
+        ours, theirs = (floats(loss_of(m, predictions, batch(), step)) for m in (config, wanted))
         assert ours == pytest.approx(theirs, rel=1e-6)
-        assert floats(loss_of(one, predictions, batch(), 9 - step)) != pytest.approx(theirs, 1e-3)
+        assert floats(loss_of(config, predictions, batch(), 9 - step)) != pytest.approx(
+            theirs, 1e-3
+        )
 
 
 def test_the_first_steps_stretch_with_the_run():
@@ -298,15 +300,15 @@ def test_the_first_steps_stretch_with_the_run():
 
 
 def temporary_bytes(matcher, rows):
-    one = model(
+    config = model(
         "task_aligned",
         matcher=matcher,
         box_coder=schema.DistanceBoxCoder(),
         loss=schema.QualityLoss(distribution_weight=0.0),
     )
     given = batch(rows=rows)
-    compute = jax.jit(lambda predictions: loss_of(one, predictions, given).terms)
-    lowered = compute.lower(predictions_of(one))
+    compute = jax.jit(lambda predictions: loss_of(config, predictions, given).terms)
+    lowered = compute.lower(predictions_of(config))
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
 
@@ -329,8 +331,8 @@ def test_a_detector_has_the_anchors_and_codes_of_its_head(head):
     experiment = resolve(names[head], changes_of(changes)).experiment
     detector = build_detector(experiment.model, seed=0, dtype=jnp.float32)
     images = jnp.zeros((1, 64, 64, 3), jnp.uint8)
-    found = jax.eval_shape(lambda images: detector(images, train=False), images)
+    predicted = jax.eval_shape(lambda images: detector(images, train=False), images)
     count = 64 + 16 + 4 + 1 + 1
-    assert found.box_encodings.shape == (1, count, experiment.model.box_coder.code_size)
-    assert found.class_logits.shape == (1, count, 80)
+    assert predicted.box_encodings.shape == (1, count, experiment.model.box_coder.code_size)
+    assert predicted.class_logits.shape == (1, count, 80)
     assert len(detector.anchors) == count

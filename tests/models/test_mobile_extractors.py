@@ -94,9 +94,9 @@ def weights(described, abstract):
     return tuple(
         {
             path: reference.deterministic_weight(names[path], array.shape)
-            for path, array in own.items()
+            for path, array in arrays.items()
         }
-        for own in (abstract.params, abstract.stats)
+        for arrays in (abstract.params, abstract.stats)
     )
 
 
@@ -165,7 +165,7 @@ def test_the_whole_network_computes_what_the_original_computes(kind, mode):
 
 @pytest.mark.parametrize(
     ("kind", "overridden"),
-    # Inception v3 has no hyperparameters but those of the config.
+    # Inception v3 has no hyperparameters but the config's.
     [
         (kind, overridden)
         for kind in KINDS

@@ -1,7 +1,7 @@
 """The paths of all parameters and statistics, which checkpoints depend on, stay as they are.
 
-`paths/hashes.json` has a hash of the paths and shapes of each model. `paths/*.txt` list those of a
-model of each family, to read and to compare. `python -m tests.models.test_paths` writes both.
+`paths/hashes.json` has a hash of the paths and shapes of each model. `paths/*.txt` list the paths
+of a model of each family, to read and to compare. `python -m tests.models.test_paths` writes both.
 """
 
 import hashlib

@@ -126,7 +126,7 @@ def test_encodings_are_clipped_before_they_are_decoded():
     np.testing.assert_allclose(detections.boxes[0, 0], [0.41, 0.38, 0.61, 0.58], atol=1e-6)
 
 
-# On a canvas of 200 whose first 100 rows are the image: a box that lies half in the padding, one
+# On a canvas of 200, with the image in the first 100 rows: a box that lies half in the padding, one
 # that overlaps it by .375 / .5 = .75, and one in the padding alone.
 _CANVAS = schema.KeepAspectRatioResizer(min_dimension=100, max_dimension=200)
 _ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]], np.float32)
@@ -160,7 +160,7 @@ _ANCHORS = np.array([[0.25, 0, 0.75, 1], [0.375, 0, 0.75, 1], [0.625, 0, 1, 1]],
             [[0.5, 0, 1, 1], [0.75, 0, 1, 1]],
             [0, 0],
         ),
-        # It fades to .9526 * exp(-.5625 / .8) = .472 and to .9526 * exp(-.5625) = .543.
+        # The second score fades to .9526 * exp(-.5625 / .8) = .472, to .9526 * exp(-.5625) = .543.
         ({"soft_sigma": 0.4}, [[0.5, 0, 1, 1]], [0]),
         ({"soft_sigma": 0.5}, [[0.5, 0, 1, 1], [0.75, 0, 1, 1]], [0, 0]),
         ({"class_agnostic": True}, [[0.5, 0, 1, 1]], [0]),

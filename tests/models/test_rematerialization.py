@@ -79,7 +79,7 @@ def centerness_head():
 
 
 def task_aligned_head():
-    """A tower all of whose layers are read, and boxes that are resampled."""
+    """A tower with all of its layers read, and boxes that are resampled."""
     return _grouped(schema.TaskAlignedHead(conv=GROUPED, depth=8, layers_before=2))
 
 

@@ -54,10 +54,12 @@ def test_feature_maps_and_predictions_are_those_of_the_original(name):
             expected = golden("forward")[name][part][str(level)]
             assert list(array.shape) == expected["shape"]
             values = array.astype(np.float64).ravel()
-            found = [values.mean(), values.std(), *values[:4]]
+            computed = [values.mean(), values.std(), *values[:4]]
             wanted = [expected["mean"], expected["std"], *expected["first4"]]
             # Values are up to .4, and float32 sums of up to 4608 products differ by 1.5e-7.
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6, err_msg=f"{part}{level}")
+            np.testing.assert_allclose(
+                computed, wanted, rtol=0, atol=1e-6, err_msg=f"{part}{level}"
+            )
 
 
 def _run(name):

@@ -128,7 +128,7 @@ def test_the_branches_of_a_reduction_stand_in_front_of_its_maximum():
     x = jnp.arange(75.0).reshape(1, 5, 5, 3)
     # 192 and 256 by .02, and the input's channels.
     assert block.channels == 3 + 5 + 3
-    # The maximum of the first window, whose centre is the first pixel.
+    # The maximum of the first window, with the first pixel at its centre.
     np.testing.assert_array_equal(block(x, train=False)[0, 0, 0, 8:], x[0, 1, 1])
 
 

@@ -56,10 +56,10 @@ def test_its_maps_equal_those_of_the_graph_of_retinanet():
     backbone.taps = ("group_1", "group_2", "group_3", "group_4")
     graph, params, stats = split_detector(backbone)
     run = jax.jit(lambda *arrays: bind_detector(graph, *arrays)(pixels(), train=False))
-    for level, own in zip(range(2, 6), map(np.asarray, run(params, stats)), strict=True):
+    for level, ours in zip(range(2, 6), map(np.asarray, run(params, stats)), strict=True):
         theirs = golden("forward")["r50fpn_128"]["b"][str(level)]
-        assert list(own.shape) == theirs["shape"]
-        moments = [own.mean(dtype=np.float64), own.std(dtype=np.float64), *own.ravel()[:4]]
+        assert list(ours.shape) == theirs["shape"]
+        moments = [ours.mean(dtype=np.float64), ours.std(dtype=np.float64), *ours.ravel()[:4]]
         expected = [theirs["mean"], theirs["std"], *theirs["first4"]]
         # Values of up to 2, sums in another order.
         np.testing.assert_allclose(moments, expected, rtol=0, atol=5e-7)

@@ -74,11 +74,11 @@ def test_its_maps_equal_those_of_the_originals_graph():
         return bind_detector(graph, params, stats).backbone(x, train=False)
 
     maps = jax.jit(run)(params, stats, pixels())
-    for level, own in zip(range(3, 8), map(np.asarray, maps), strict=True):
+    for level, ours in zip(range(3, 8), map(np.asarray, maps), strict=True):
         theirs = golden("forward")["spinenet49_swish_128"]["b"][str(level)]
-        assert list(own.shape) == theirs["shape"]
+        assert list(ours.shape) == theirs["shape"]
         # Values of up to .3, sums in another order: a few units of float32's last digit there.
-        moments = [own.mean(dtype=np.float64), own.std(dtype=np.float64), *own.ravel()[:4]]
+        moments = [ours.mean(dtype=np.float64), ours.std(dtype=np.float64), *ours.ravel()[:4]]
         expected = [theirs["mean"], theirs["std"], *theirs["first4"]]
         np.testing.assert_allclose(moments, expected, rtol=0, atol=1e-7)
 

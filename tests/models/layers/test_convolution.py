@@ -186,9 +186,9 @@ def _check_unstrided(shape, kernel_shape, padding, dilation):
     x, kernel = _random(*shape), _random(*kernel_shape, seed=1)
     plain = partial(_plain, stride=1, padding=padding.upper(), dilation=dilation)
     ours = partial(conv2d, stride=1, padding=padding, dilation=dilation)
-    found, expected = (_result_and_gradients(f, x, kernel) for f in (ours, plain))
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
-    for mine, theirs in zip(found[1:], expected[1:], strict=True):
+    computed, expected = (_result_and_gradients(f, x, kernel) for f in (ours, plain))
+    np.testing.assert_allclose(computed[0], expected[0], rtol=1e-5, atol=1e-4)
+    for mine, theirs in zip(computed[1:], expected[1:], strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
@@ -258,7 +258,7 @@ def _random_products(*shape, seed=0):
 # Small integers: bfloat16 holds them, and their sums, without an error.
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_transposed_product_is_one_that_runs(dtype):
-    """Without a layout XLA has no bfloat16 product whose consumer reads it by columns."""
+    """Without a layout XLA has no bfloat16 product for a consumer that reads by columns."""
     a, b = (jnp.asarray(_random_products(20, n, seed=n)).astype(dtype) for n in (24, 16))
 
     @jax.jit

@@ -95,14 +95,14 @@ def test_gradients_are_those_of_each_image_alone():
 
     with lowering(portable=True):
         value, (kernels, pixels) = jax.jit(jax.value_and_grad(together, (0, 1)))(state, canvas)
-        expected, (others, own) = jax.jit(jax.value_and_grad(alone, (0, 1)))(state, images)
+        expected, (others, gradients) = jax.jit(jax.value_and_grad(alone, (0, 1)))(state, images)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     for mine, theirs in zip(*map(jax.tree.leaves, (kernels, others)), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4)
-    for row, gradient in enumerate(own):
+    for row, gradient in enumerate(gradients):
         np.testing.assert_allclose(_cut(pixels, row, 1), gradient, atol=1e-5)
     # Nothing flows to what is no image.
-    assert np.sum(np.asarray(pixels) ** 2) == pytest.approx(sum(np.sum(g**2) for g in own))
+    assert np.sum(np.asarray(pixels) ** 2) == pytest.approx(sum(np.sum(g**2) for g in gradients))
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])

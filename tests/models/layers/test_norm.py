@@ -196,8 +196,8 @@ def test_several_terms_are_summed_over_the_same_rows(height, dtype):
 def test_other_platforms_sum_plainly():
     x = _random(2, 5, 6, 3)
     with lowering(platform="gpu"):
-        found = channel_sum(jnp.square, x)
-    np.testing.assert_allclose(found, (x**2).sum((0, 1, 2)), rtol=1e-6)
+        sums = channel_sum(jnp.square, x)
+    np.testing.assert_allclose(sums, (x**2).sum((0, 1, 2)), rtol=1e-6)
 
 
 def test_another_lowering_is_traced_again():

@@ -32,8 +32,10 @@ def test_values_and_gradients_are_those_of_a_window_reduction(sides, size, strid
 
 def test_a_window_may_have_more_elements_than_a_byte_counts():
     x = np.random.default_rng(1).normal(size=(1, 17, 17, 2)).astype(np.float32)
-    (found,) = jax.vjp(lambda x: max_pool(x, 17, 1, padding="valid"), x)[1](jnp.ones((1, 1, 1, 2)))
-    np.testing.assert_array_equal(found, x == x.max(axis=(1, 2), keepdims=True))
+    (gradient,) = jax.vjp(lambda x: max_pool(x, 17, 1, padding="valid"), x)[1](
+        jnp.ones((1, 1, 1, 2))
+    )
+    np.testing.assert_array_equal(gradient, x == x.max(axis=(1, 2), keepdims=True))
 
 
 def window_reduction(x, size, stride, padding="SAME"):
@@ -63,11 +65,11 @@ def test_bfloat16_stays_and_its_gradients_are_summed_in_float32():
     assert y.dtype == jnp.bfloat16
     # All nine windows have the middle as their maximum.
     gradient = jnp.asarray(random.normal(size=y.shape), jnp.bfloat16)
-    (found,) = pull(gradient)
-    assert found.dtype == jnp.bfloat16
+    (slope,) = pull(gradient)
+    assert slope.dtype == jnp.bfloat16
     total = np.sum(np.asarray(gradient, np.float64)).astype(jnp.bfloat16)
-    assert found[0, 1, 1, 0] == total
-    assert np.count_nonzero(np.asarray(found, np.float32)) == 1
+    assert slope[0, 1, 1, 0] == total
+    assert np.count_nonzero(np.asarray(slope, np.float32)) == 1
 
 
 def test_nan_is_propagated():
@@ -123,7 +125,7 @@ def test_drop_connect_leaves_out_whole_images_and_keeps_the_mean(dtype):
     assert y.dtype == dtype
     y = np.asarray(y, np.float32)
     assert (y == y[:, :1, :, :1]).all()
-    # Those that stay are divided by .8, which bfloat16 knows in eight bits.
+    # Values that stay are divided by .8, which bfloat16 knows in eight bits.
     kept = y[:, 0, 0, 0] > 0
     np.testing.assert_allclose(y[kept], 1.25, rtol=2**-8)
     # Four standard deviations of 4000 coins of .8: 4 * sqrt(.16 / 4000) = .025.

@@ -25,7 +25,7 @@ SMALL_OVERRIDES = (
 
 
 def small_words(*overrides: str) -> list[str]:
-    """Returns the changes, with those of the small run around it."""
+    """Returns the changes, with the changes of the small run around them."""
     run = [word for word in SMALL if not word.startswith("model.")]
     return [*SMALL_OVERRIDES, *run, *overrides]
 

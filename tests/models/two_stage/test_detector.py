@@ -51,7 +51,7 @@ def detect_function(*overrides):
 
 
 @pytest.mark.parametrize(
-    "overrides, what",
+    "overrides, sentence",
     [
         (
             (
@@ -71,19 +71,19 @@ def detect_function(*overrides):
     ],
     ids=["strides", "channels"],
 )
-def test_maps_that_do_not_fit_two_stages_are_refused(overrides, what):
+def test_maps_that_do_not_fit_two_stages_are_refused(overrides, sentence):
     error = refusal(abstract_detector, small_model(*overrides), "float32")
-    assert what in error.what
+    assert sentence in error.what
 
 
 @pytest.mark.parametrize(
-    "stage, own, other",
+    "stage, trained, other",
     [
         (("objectness_loss", "proposal_localization_loss"), "proposals.", "box_"),
         (("classification_loss", "localization_loss"), "box_predictor.", "proposals."),
     ],
 )
-def test_a_stage_trains_no_parameter_of_the_other(stage, own, other):
+def test_a_stage_trains_no_parameter_of_the_other(stage, trained, other):
     graph, params, stats = parts()
 
     # Few parameters: of what has no gradient nothing is compiled.
@@ -96,10 +96,10 @@ def test_a_stage_trains_no_parameter_of_the_other(stage, own, other):
 
     def largest(prefix):
         some = {path: array for path, array in params.items() if path.startswith(prefix)}
-        found = gradient(some, params, small_batch())
-        return max(float(jnp.abs(array).max()) for array in found.values())
+        gradients = gradient(some, params, small_batch())
+        return max(float(jnp.abs(array).max()) for array in gradients.values())
 
-    assert largest(own) > 0
+    assert largest(trained) > 0
     assert largest(other) == 0
 
 
@@ -128,28 +128,28 @@ def test_a_padding_row_of_the_batch_changes_no_loss():
         image_weights=np.float32([1, 1, 0]),
     )
     expected, _ = loss_function(*WHOLE)(two, KEY)
-    found, _ = loss_function(*WHOLE)(padded, KEY)
+    terms, _ = loss_function(*WHOLE)(padded, KEY)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(terms[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_all_contents_share_one_program():
     detect = detect_function()
     batch = small_batch()
     for images in (batch.images, np.zeros_like(batch.images), np.full_like(batch.images, 255)):
-        found = detect(images, batch.true_sizes)
-        assert found.boxes.shape == (2, 10, 4)
-        assert np.isfinite(found.boxes).all() and found.finite.all()
+        detections = detect(images, batch.true_sizes)
+        assert detections.boxes.shape == (2, 10, 4)
+        assert np.isfinite(detections.boxes).all() and detections.finite.all()
     assert detect._cache_size() == 1
 
 
 def test_proposals_are_the_detections_of_one_stage():
     detect = detect_function("model.boxes=null")
     batch = small_batch()
-    found = detect(batch.images, batch.true_sizes)
-    assert found.boxes.shape == (2, 24, 4)
-    assert set(np.unique(found.classes)) == {0}
-    scores = np.asarray(found.scores)
+    proposals = detect(batch.images, batch.true_sizes)
+    assert proposals.boxes.shape == (2, 24, 4)
+    assert set(np.unique(proposals.classes)) == {0}
+    scores = np.asarray(proposals.scores)
     assert (np.diff(scores, axis=1) <= 0).all() and scores.max() > 0.1
 
 
@@ -168,10 +168,10 @@ def test_padding_changes_nothing_where_it_is_masked():
     padded = (*common, "model.mask_padding=true")
     size = np.int32([[height, width]])
     expected = detect_function(*alone)(image, size)
-    found = detect_function(*padded)(canvas, size)
-    assert expected.count.tolist() == found.count.tolist()
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
-    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-4)
+    detections = detect_function(*padded)(canvas, size)
+    assert expected.count.tolist() == detections.count.tolist()
+    np.testing.assert_allclose(detections.scores, expected.scores, atol=1e-5)
+    np.testing.assert_allclose(detections.boxes, expected.boxes, atol=1e-4)
     batch = small_batch(1)._replace(true_sizes=size)
     shrunk = batch.boxes * np.float32([height, width, height, width]) / 64
     of_image, _ = loss_function(*alone)(batch._replace(images=image), KEY)
@@ -223,10 +223,10 @@ def one_by_one(config, maps, boxes, window):
     for level, (features, stride) in enumerate(zip(maps, STRIDES, strict=False)):
         extent = np.ceil(window / stride)
         if isinstance(config, schema.RoiAlign):
-            found = _align(features, boxes, extent=extent, window=window / stride)
+            aligned = _align(features, boxes, extent=extent, window=window / stride)
         else:
-            found = pooled(np.asarray(_crop(features, boxes, extent=extent)))
-        crops = np.where((levels == level)[:, None, None, None], found, crops)
+            aligned = pooled(np.asarray(_crop(features, boxes, extent=extent)))
+        crops = np.where((levels == level)[:, None, None, None], aligned, crops)
     return crops, levels
 
 
@@ -234,12 +234,12 @@ def one_by_one(config, maps, boxes, window):
 @each_number_of_maps
 def test_boxes_are_cropped_from_the_map_of_their_size(config, count):
     maps, boxes, windows = inputs(count)
-    found = cropped(config)(maps, boxes, windows)
-    assert found.shape == (2, 9, config.output_size, config.output_size, 3)
+    computed = cropped(config)(maps, boxes, windows)
+    assert computed.shape == (2, 9, config.output_size, config.output_size, 3)
     used = set()
-    for image, crops in enumerate(found):
-        own = [features[image] for features in maps]
-        expected, levels = one_by_one(config, own, boxes[image], windows[image])
+    for image, crops in enumerate(computed):
+        maps_of_image = [features[image] for features in maps]
+        expected, levels = one_by_one(config, maps_of_image, boxes[image], windows[image])
         np.testing.assert_allclose(crops, expected, atol=1e-5)
         used |= set(levels)
     assert len(used) == count
@@ -249,14 +249,14 @@ def test_boxes_are_cropped_from_the_map_of_their_size(config, count):
 @each_number_of_maps
 def test_a_padded_image_has_the_crops_of_its_true_size(config, count):
     maps, boxes, windows = inputs(count)
-    found = cropped(config)(maps, boxes, windows)
+    computed = cropped(config)(maps, boxes, windows)
     window = (1000, 900)
     alone = [
         features[:1, : -(-window[0] // stride), : -(-window[1] // stride)]
         for features, stride in zip(maps, STRIDES, strict=False)
     ]
     crops = cropped(config, window)(alone, boxes[:1], windows[:1])
-    np.testing.assert_allclose(found[:1], crops, atol=1e-6)
+    np.testing.assert_allclose(computed[:1], crops, atol=1e-6)
 
 
 @each_config
@@ -277,11 +277,13 @@ def test_each_platform_has_one_computation(config, platform):
 def test_crops_of_bfloat16_maps_are_bfloat16(config):
     maps, boxes, windows = inputs(3)
     rounded = [jnp.asarray(features, jnp.bfloat16) for features in maps]
-    found = cropped(config)(rounded, boxes, windows)
-    assert found.dtype == jnp.bfloat16
-    exact = cropped(config)([one.astype(np.float32) for one in rounded], boxes, windows)
+    computed = cropped(config)(rounded, boxes, windows)
+    assert computed.dtype == jnp.bfloat16
+    exact = cropped(config)(
+        [feature_map.astype(np.float32) for feature_map in rounded], boxes, windows
+    )
     # Computed in float32 and rounded once.
-    np.testing.assert_allclose(found.astype(np.float32), exact, rtol=2**-8)
+    np.testing.assert_allclose(computed.astype(np.float32), exact, rtol=2**-8)
 
 
 @each_config
