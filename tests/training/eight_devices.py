@@ -180,9 +180,9 @@ def detect(experiment: schema.Experiment, devices: int) -> Seen:
     mesh = build_mesh(BATCH, experiment.devices, jax.devices()[:devices])
     program, state = score_program(experiment, mesh), first_state(experiment)
     batch, compilations = make_batch(experiment), count_compilations()
-    found = program.bind(state.params, state.stats)
+    detect_bound = program.bind(state.params, state.stats)
     for _ in range(2):
-        result = found(batch.images, batch.true_sizes)
+        result = detect_bound(batch.images, batch.true_sizes)
     return result._asdict() | {
         "compilations": len(compilations),
         "exchanges": exchanges(program.compiled),
@@ -235,7 +235,7 @@ def see(name: str, output: Path) -> dict[str, Seen]:
     # Eight devices, and fewer optimisations of the compiler, which do not change the sharding.
     options = {"xla_force_host_platform_device_count": 8, "xla_llvm_disable_expensive_passes": True}
     flags = as_flags(QUICK_COMPILER | options)
-    # This process waits, so that the other one may write into its cache.
+    # The process waits, so that the other one may write into its cache.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
     subprocess.run(
         [sys.executable, "-m", "tests.training.eight_devices", name, str(output)],

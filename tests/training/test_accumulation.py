@@ -80,12 +80,12 @@ def run(experiment, steps=2):
     return metrics, state, compiled.memory_analysis().temp_size_in_bytes
 
 
-def assert_same(one, other):
+def assert_same(left, other):
     """Compares metrics up to rounding, and arrays after an update."""
-    assert one[0].keys() == other[0].keys()
-    for name, value in one[0].items():
+    assert left[0].keys() == other[0].keys()
+    for name, value in left[0].items():
         np.testing.assert_allclose(other[0][name], value, rtol=5e-5, err_msg=name)
-    for first, second in zip(one[1][1:], other[1][1:], strict=True):
+    for first, second in zip(left[1][1:], other[1][1:], strict=True):
         for expected, array in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
             np.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-5)
 
@@ -158,7 +158,7 @@ def test_a_step_needs_less_memory_in_micro_batches():
     assert run(parts, steps=1)[2] < 0.8 * run(whole, steps=1)[2]
     sizes = sizes_of(whole.model, whole.train)
     assert sizes == sizes_of(parts.model, parts.train)
-    more, less = (estimate(one, sizes, "gpu").activations for one in (whole, parts))
+    more, less = (estimate(config, sizes, "gpu").activations for config in (whole, parts))
     assert (less.low, less.high) == (more.low / 2, more.high / 2)
 
 

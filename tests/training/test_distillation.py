@@ -67,10 +67,10 @@ def test_a_student_that_equals_its_teacher_has_nothing_to_learn_from_it(frozen):
     (graph, params, stats), batch = frozen
 
     @jax.jit
-    def distilled(own, theirs):
+    def distilled(params, theirs):
         logits = bind_detector(graph, theirs, stats).box_logits(jnp.asarray(batch.images))
         taught = Taught(logits, weight=0.25, temperature=2.0)
-        student = bind_detector(graph, own, stats)
+        student = bind_detector(graph, params, stats)
         inputs = LossInputs(batch, taught=taught)
         return student.loss(inputs).terms["distillation_loss"]
 
@@ -109,11 +109,11 @@ def test_arrays_of_a_teacher_are_arguments_that_the_step_keeps(student):
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
 def test_runs_resume_exactly_and_models_outlive_their_teacher(tmp_path, student, teacher):
-    own = shutil.copytree(teacher, tmp_path / "teacher")
-    train(student(at=own), tmp_path / "whole")
-    train(student("train.steps=2", at=own), tmp_path / "parts")
+    place = shutil.copytree(teacher, tmp_path / "teacher")
+    train(student(at=place), tmp_path / "whole")
+    train(student("train.steps=2", at=place), tmp_path / "parts")
     # The teacher may move to another folder, but its weights must not change.
-    moved = own.rename(tmp_path / "moved")
+    moved = place.rename(tmp_path / "moved")
     train(student(at=moved), tmp_path / "parts")
     whole, parts = (sections(tmp_path / name, 4) for name in ("whole", "parts"))
     assert_same_bits(whole, parts)
@@ -159,12 +159,12 @@ MISFITS = {
 
 @pytest.mark.parametrize("name", MISFITS)
 def test_a_teacher_of_other_distributions_is_refused(tmp_path, student, name):
-    theirs, own, what, fix = MISFITS[name]
+    theirs, overrides, sentence, fix = MISFITS[name]
     loss = ["model.loss.distribution_weight=0"] if name == "coder" else []
     folder = write_teacher(tmp_path / "teacher", experiment_of(*SSD, *GFL, *theirs, *loss))
-    made = student(*own, at=folder)
+    made = student(*overrides, at=folder)
     error = refusal(train, made, tmp_path / "run")
-    assert what in error.what
+    assert sentence in error.what
     assert fix in error.fix
     assert error.where == "train.distillation.teacher"
     assert not (tmp_path / "run").exists()
@@ -209,11 +209,11 @@ def test_the_term_is_that_of_two_images_for_any_number_of_them():
     classes = draw(size=(2, 40, model.num_classes)).astype(np.float32)
 
     @jax.jit
-    def distilled(arrays, own, theirs, scores):
+    def distilled(arrays, ours, theirs, scores):
         output = quality_loss(
             model.loss,
             model,
-            Predictions(own, scores),
+            Predictions(ours, scores),
             anchors,
             (30, 10),
             LossInputs(arrays, taught=Taught(theirs, weight=0.25, temperature=10.0)),
@@ -229,11 +229,13 @@ def test_the_term_is_that_of_two_images_for_any_number_of_them():
 
 def test_memory_of_a_teacher_is_counted(student):
     made, alone = student(), student("train.distillation=null")
-    taught, plain = (sizes_of(one.model, one.train) for one in (made, alone))
+    taught, plain = (sizes_of(experiment.model, experiment.train) for experiment in (made, alone))
     assert taught.parameters == plain.parameters
     # The teacher is another model of the same kind.
     assert taught.teacher == plain.parameters
     assert taught.teacher_activations == plain.activations
-    more, less = (estimate(one, sizes, "gpu") for one, sizes in ((made, taught), (alone, plain)))
+    more, less = (
+        estimate(experiment, sizes, "gpu") for experiment, sizes in ((made, taught), (alone, plain))
+    )
     assert more.device.low == less.device.low + plain.parameters
     assert more.device.high > less.device.high + plain.parameters

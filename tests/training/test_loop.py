@@ -40,9 +40,9 @@ def sections(directory, step):
     }
 
 
-def assert_same_bits(one, other):
-    assert one.keys() == other.keys()
-    different = [key for key in one if not np.array_equal(one[key], other[key], equal_nan=True)]
+def assert_same_bits(left, other):
+    assert left.keys() == other.keys()
+    different = [key for key in left if not np.array_equal(left[key], other[key], equal_nan=True)]
     assert different == []
 
 
@@ -64,8 +64,8 @@ def test_the_last_steps_of_a_run_leave_an_augmentation_out(experiment):
 
     cut = batches("{kind: mosaic, height: 64, width: 64, skip_last_steps: 1}")
     always, never = batches("{kind: mosaic, height: 64, width: 64}"), batches()
-    assert [(one == other).all() for one, other in zip(cut, always, strict=True)] == [1, 1, 0]
-    assert [(one == other).all() for one, other in zip(cut, never, strict=True)] == [0, 0, 1]
+    assert [(image == other).all() for image, other in zip(cut, always, strict=True)] == [1, 1, 0]
+    assert [(image == other).all() for image, other in zip(cut, never, strict=True)] == [0, 0, 1]
 
 
 def test_the_number_of_threads_and_processes_changes_no_bit(tmp_path, experiment):
@@ -339,7 +339,9 @@ def test_resumed_runs_threads_and_processes_draw_the_same(data):
 
 def test_boxes_and_pixels_are_those_of_a_resizer_of_that_size(data):
     for batch in loader(data).iterate(0, 6):
-        resizer = next(one for one in RESIZERS if one.input_size == batch.input_size)
+        resizer = next(
+            candidate for candidate in RESIZERS if candidate.input_size == batch.input_size
+        )
         (step,) = np.unique(batch.true_sizes, axis=0)
         assert tuple(step) == batch.input_size
         alone = loader(data, resizers=(resizer,))
@@ -376,10 +378,12 @@ def test_a_run_of_several_sizes_resumes_with_the_same_bits(
 ):
     compiled = []
     compile_one = loop.compile_step
-    monkeypatch.setattr(loop, "compile_step", lambda one: compiled.append(one) or compile_one(one))
+    monkeypatch.setattr(
+        loop, "compile_step", lambda plan: compiled.append(plan) or compile_one(plan)
+    )
     sizes = "train.input_sizes=[64, 96]"
     outcome = train(experiment(sizes), tmp_path / "whole")
-    assert [one.input_size for one in compiled] == [(64, 64), (96, 96)]
+    assert [plan.input_size for plan in compiled] == [(64, 64), (96, 96)]
     assert outcome.scores is not None
     assert "input sizes 64 x 64, 96 x 96: one of them for each step" in capfd.readouterr().err
     train(experiment(sizes, "train.steps=2"), tmp_path / "parts")

@@ -93,8 +93,8 @@ def folder(tmp_path_factory, plain_programs):
         with tfrecord_writer(folder / f"{name}.record") as write:
             for number in range(count):
                 boxes, classes = corners[: number + 1], [1, 2, 4, 1][: number + 1]
-                one = example(number, boxes, classes, crowds=(number,))
-                write(serialize_example(one, labels))
+                record = example(number, boxes, classes, crowds=(number,))
+                write(serialize_example(record, labels))
     (folder / "labels.pbtxt").write_text(LABELS)
     (folder / "swapped.pbtxt").write_text(LABELS.replace('"disc"', '"hoop"'))
     yield folder
@@ -333,7 +333,7 @@ def is_elsewhere(path):
 
 
 def silent(folder, variant, prefix=""):
-    """Returns the paths below `prefix` whose changes have no effect."""
+    """Returns the paths below `prefix` where a change has no effect."""
     return [
         path
         for path, hint, value in leaves(base(folder, variant))
@@ -384,7 +384,7 @@ def test_every_section_of_the_schema_is_tested(folder):
     # tests/checkpoints/test_object_names.py.
     sections -= {schema.MobileNetMulti}
     sections -= {*schema.MobileDet.__subclasses__(), schema.InceptionV3}
-    # Those of two-stage detectors: test_nothing_ignored_two_stages.py.
+    # Sections of two-stage detectors: test_nothing_ignored_two_stages.py.
     sections -= {schema.FasterRcnn, schema.RPN, schema.RoIHead, schema.InceptionV2}
     # tests/models/backbones/test_inception.py.
     sections -= {schema.InceptionResNetV2}

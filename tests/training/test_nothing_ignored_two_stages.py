@@ -1,6 +1,6 @@
 """No field of a two-stage detector is ignored: another value changes its weights or a program.
 
-The records are those of `test_nothing_ignored.py`. Nothing is compiled.
+The records come from `test_nothing_ignored.py`. Nothing is compiled.
 """
 
 import dataclasses

@@ -176,7 +176,7 @@ def test_the_background_has_a_target_unless_it_is_zeros():
         with_loss(encode_background_as_zeros=False),
         logits=((0.0, 2.0), (3.0, -1.0)),
     )
-    # Anchor 1: target 1 on slot 0, whose logit 3 costs log(1 + e^-3).
+    # Anchor 1: target 1 on slot 0; its logit 3 costs log(1 + e^-3).
     assert classification == pytest.approx(MATCHED + log(1 + exp(-3)) + log(1 + exp(-1)))
 
 

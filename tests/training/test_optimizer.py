@@ -129,7 +129,7 @@ RATE = schema.ConstantSchedule(learning_rate=0.1)
 
 
 def descend(rule, start, steps, **training):
-    """Minimises v**2 / 2, whose gradient is v."""
+    """Minimises v**2 / 2, which has the gradient v."""
     optimizer = build_optimizer(schema.Training(optimizer=rule, **training))
     value = {"v": jnp.asarray(start)}
     state = optimizer.init(value)
@@ -151,8 +151,8 @@ def test_momentum_accumulates_gradients_and_applies_the_rate_afterwards():
 
 def test_rms_prop_starts_its_mean_square_at_one_with_epsilon_inside_the_root():
     # ms = .9 + .1 = 1; update = .1 * 1 / sqrt(1 + 1) = .0707 -> .9293
-    found = descend(schema.RmsProp(schedule=RATE), [1.0], 3)[:, 0]
-    np.testing.assert_allclose(found, [0.9293, 0.7997, 0.6259], atol=5e-5)
+    values = descend(schema.RmsProp(schedule=RATE), [1.0], 3)[:, 0]
+    np.testing.assert_allclose(values, [0.9293, 0.7997, 0.6259], atol=5e-5)
 
 
 def test_adam_moves_by_the_rate_at_first():
@@ -217,8 +217,8 @@ def test_biases_are_multiplied_before_the_gradient_is_clipped():
 def test_clipping_scales_to_the_global_norm():
     rule = schema.Momentum(schedule=RATE, momentum=0.0)
     # |(3, 4)| = 5, so the gradient becomes (.6, .8)
-    found = descend(rule, [3.0, 4.0], 1, gradient_clip_norm=1.0)
-    np.testing.assert_allclose(found, [[2.94, 3.92]], rtol=1e-6)
+    updated = descend(rule, [3.0, 4.0], 1, gradient_clip_norm=1.0)
+    np.testing.assert_allclose(updated, [[2.94, 3.92]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("beta2", [0.0, 0.999])
@@ -265,8 +265,8 @@ def test_adadelta_moves_by_the_root_of_its_latest_updates():
 
 def test_adadelta_with_the_values_of_the_original():
     # sqrt(1e-8) / sqrt(.05 + 1e-8) = 4.472135e-4, times the rate.
-    found = descend(schema.Adadelta(schedule=RATE), [1.0], 1)
-    np.testing.assert_allclose(found, [[1 - 4.472135e-5]], rtol=1e-7)
+    updated = descend(schema.Adadelta(schedule=RATE), [1.0], 1)
+    np.testing.assert_allclose(updated, [[1 - 4.472135e-5]], rtol=1e-7)
 
 
 # ---- Which learning rate and which weight decay a parameter has ----------------------------------
@@ -292,8 +292,8 @@ def group(pattern, rate=1.0, decay=None):
 
 def test_rates_fall_block_by_block_towards_the_image():
     optimizer = schema.Adam(backbone_multiplier=0.1, backbone_layer_decay=0.5)
-    found = rate_factors(optimizer, PATHS, RESNET)
-    assert list(found.values()) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 1, 1, 1])
+    factors = rate_factors(optimizer, PATHS, RESNET)
+    assert list(factors.values()) == pytest.approx([0.0125, 0.025, 0.05, 0.1, 1, 1, 1])
 
 
 def test_frozen_layers_do_not_shift_the_others():
@@ -316,18 +316,22 @@ def test_frozen_layers_do_not_shift_the_others():
 def test_layers_of_recipes(recipe, number, first, last):
     model = resolve(recipe).experiment.model
     paths = abstract_detector(model, "float32").params
-    found = rate_factors(schema.Adam(backbone_layer_decay=0.5), paths, model.backbone.layers)
-    factors = sorted({factor for path, factor in found.items() if path.startswith("backbone.")})
+    factors_by_path = rate_factors(
+        schema.Adam(backbone_layer_decay=0.5), paths, model.backbone.layers
+    )
+    factors = sorted(
+        {factor for path, factor in factors_by_path.items() if path.startswith("backbone.")}
+    )
     np.testing.assert_allclose(factors, 0.5 ** np.arange(number)[::-1])
     for layer, factor in ((first, factors[0]), (last, 1.0)):
-        held = [found[path] for path in paths if path.startswith(f"backbone.{layer}.")]
+        held = [factors_by_path[path] for path in paths if path.startswith(f"backbone.{layer}.")]
         assert held and set(held) == {factor}
 
 
 def test_the_first_group_that_matches_counts():
     optimizer = schema.Adam(groups=(group("bias$", 3), group("^head", 2)))
-    found = rate_factors(optimizer, PATHS, ())
-    assert [found[path] for path in PATHS[-3:]] == [3, 3, 2]
+    factors = rate_factors(optimizer, PATHS, ())
+    assert [factors[path] for path in PATHS[-3:]] == [3, 3, 2]
 
 
 def test_norms_biases_and_scales_do_not_decay_by_default():
@@ -338,8 +342,8 @@ def test_norms_biases_and_scales_do_not_decay_by_default():
 
 def test_a_factor_of_a_group_takes_the_place_of_that_of_the_kind():
     groups = group("^backbone", rate=0.1), group("^head", decay=0.5)
-    found = decay_factors(schema.AdamW(groups=groups), PATHS)
-    assert list(found.values()) == [1, 1, 0, 1, 0.5, 0.5, 0.5]
+    factors = decay_factors(schema.AdamW(groups=groups), PATHS)
+    assert list(factors.values()) == [1, 1, 0, 1, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("patterns", [["^nose"], ["^head", "scale_0"]])

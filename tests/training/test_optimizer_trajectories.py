@@ -21,7 +21,7 @@ from stillbox.training.state import average_parameters, create_state
 from tests.training.test_trajectories import GOLDENS
 
 STEPS = 60
-# A model of each generation, whose file gets the training of a case.
+# A model of each generation; its file gets the training of a case.
 CONFIGS = {"tf1": "a_ssd_mobilenet_v1_rmsprop", "tf2": "f_ssd_mobilenet_v2_fpnlite_keras"}
 
 _MOMENTUM = "momentum_optimizer { learning_rate { %s } momentum_optimizer_value: 0.9 }"
@@ -83,7 +83,7 @@ TPU_CASES = {
 }
 ALL = [
     *(("tf1", name) for name in CASES),
-    # TF2's RMSProp takes `decay` for that of the rate, which is an error of the original.
+    # TF2's RMSProp takes `decay` for the decay of the rate, which is an error of the original.
     *(("tf2", name) for name in CASES if not name.startswith("rms")),
     *(("tpu", name) for name in TPU_CASES),
 ]
@@ -183,11 +183,11 @@ def ours(tmp_path_factory):
 
 @pytest.mark.parametrize(("program", "name"), ALL)
 def test_sixty_updates_equal_those_of_the_executed_original(ours, program, name):
-    found, expected = ours[f"{program} {name}"], golden(program)[name]
-    assert found.shape == expected.shape
-    assert len(found) == STEPS
+    computed, expected = ours[f"{program} {name}"], golden(program)[name]
+    assert computed.shape == expected.shape
+    assert len(computed) == STEPS
     # A float32 cosine near its zero is exact to some units of 1e-9.
-    np.testing.assert_allclose(found[:, 0], expected[:, 0], rtol=1e-6, atol=5e-9)
+    np.testing.assert_allclose(computed[:, 0], expected[:, 0], rtol=1e-6, atol=5e-9)
     for part in (slice(1, 18), slice(18, 35)):
-        distance = np.linalg.norm(found[:, part] - expected[:, part], axis=1)
+        distance = np.linalg.norm(computed[:, part] - expected[:, part], axis=1)
         assert np.all(distance <= 5e-7 * np.linalg.norm(expected[:, part], axis=1))

@@ -150,7 +150,7 @@ def test_the_highest_score_marks_the_best_checkpoint(experiment, scored, directo
         evaluate(evaluation, directory, step, history=history)
         best.append(directory.best())
     # An equal score comes too late.
-    assert [(one.step, one.metric, one.value) for one in best] == [
+    assert [(best_step.step, best_step.metric, best_step.value) for best_step in best] == [
         (1, "AP50", 0.2),
         (2, "AP50", 0.5),
         (2, "AP50", 0.5),
@@ -329,7 +329,7 @@ def test_inputs_are_drawn_with_their_boxes():
     assert sheet.any()
     without = draw_inputs(batch._replace(weights=weights * 0), dataset)
     assert (sheet != without).any()
-    # The first class of a model whose only id is 2 is the second of one with ids 1 and 2.
+    # The first class of a model with the only id 2 is the second of one with ids 1 and 2.
     ring = draw_inputs(batch, SimpleNamespace(label_map=NAMES, slots=ClassSlots((2,))))
     second = batch._replace(classes=batch.classes + 1)
     both = SimpleNamespace(label_map=NAMES, slots=ClassSlots((1, 2)))

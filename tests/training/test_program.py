@@ -28,30 +28,30 @@ def seen(tmp_path_factory):
     return eight_devices.see("quick", tmp_path_factory.mktemp("devices") / "seen.pickle")
 
 
-def assert_same(one, other, tolerance=1e-5):
+def assert_same(left, other, tolerance=1e-5):
     """Compares all arrays that both have."""
-    names = {name for name in one if name[:2] in ("1 ", "3 ")} & set(other)
+    names = {name for name in left if name[:2] in ("1 ", "3 ")} & set(other)
     assert len(names) > 30
     for name in sorted(names):
         np.testing.assert_allclose(
-            other[name], one[name], rtol=tolerance, atol=tolerance, err_msg=name
+            other[name], left[name], rtol=tolerance, atol=tolerance, err_msg=name
         )
 
 
 @pytest.mark.parametrize("name", ["ssd 8", "ssd spread", "ssd 4 x 2"])
 def test_one_and_three_steps_are_the_same_however_many_devices_there_are(seen, name):
-    one, other = seen["ssd 1"], seen[name]
-    assert set(one) == set(other)
-    assert_same(one, other)
+    first, other = seen["ssd 1"], seen[name]
+    assert set(first) == set(other)
+    assert_same(first, other)
     # The steps changed the loss.
-    assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
+    assert abs(float(first["3 loss"] - first["1 loss"])) > 1e-3
 
 
 @pytest.mark.slow
 def test_devices_share_a_teacher_and_each_micro_batch(tmp_path):
     seen = eight_devices.see("learning", tmp_path / "seen.pickle")
-    for one, several in (("taught 1", "taught 8"), ("accumulated 1", "accumulated 4")):
-        assert_same(seen[one], seen[several])
+    for alone, several in (("taught 1", "taught 8"), ("accumulated 1", "accumulated 4")):
+        assert_same(seen[alone], seen[several])
         assert (seen[several]["exchanges"], seen[several]["compilations"]) == ([], 1)
 
 
@@ -87,10 +87,10 @@ def test_spread_accumulators_and_averages_take_an_eighth_of_the_memory(seen):
 
 
 def test_eight_devices_find_what_one_finds(seen):
-    one, eight = seen["detect 1"], seen["detect 8"]
-    assert int(one["count"].sum()) > 8
+    alone, eight = seen["detect 1"], seen["detect 8"]
+    assert int(alone["count"].sum()) > 8
     for name in ("boxes", "scores", "classes", "count"):
-        np.testing.assert_allclose(eight[name], one[name], atol=1e-5)
+        np.testing.assert_allclose(eight[name], alone[name], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ssd 8", "replicas 4", "detect 8"])
@@ -110,10 +110,10 @@ def test_devices_that_share_an_image_send_each_other_edges(seen):
 
 @pytest.mark.parametrize("name", eight_devices.LAYERS)
 def test_a_layer_and_its_gradients_stay_on_the_devices_that_have_the_images(seen, name):
-    one, eight = seen["layers 1"], seen["layers 8"]
+    alone, eight = seen["layers 1"], seen["layers 8"]
     assert eight[f"{name} exchanges"] == []
     for part in ("image", "kernel"):
-        expected = one[f"{name} {part}"]
+        expected = alone[f"{name} {part}"]
         scale = np.abs(expected).max()
         np.testing.assert_allclose(eight[f"{name} {part}"], expected, atol=1e-5 * scale)
 
@@ -158,11 +158,11 @@ def test_train_step_and_evaluation_have_the_convolutions_that_the_field_allows()
         )
         mesh = build_mesh(8, experiment.devices, jax.devices()[:1])
         programs = train_program(plan_training(experiment, mesh)), score_program(experiment, mesh)
-        return [one.lower().as_text().count("stablehlo.convolution") for one in programs]
+        return [step.lower().as_text().count("stablehlo.convolution") for step in programs]
 
     exact, fast = convolutions("exact"), convolutions("fast")
-    # The first group has two convolutions of 64 channels and 24 x 16 pixels, whose gradients by
-    # the kernel are products of patches otherwise. The second has one of 12 x 8 pixels, which is
+    # The first group has two convolutions of 64 channels and 24 x 16 pixels; otherwise their
+    # gradients by the kernel are products of patches. The second has one of 12 x 8 pixels, which is
     # tiled where its kernel is prepared.
     assert exact[1] - fast[1] == 3
     assert exact[0] - fast[0] == 4
@@ -193,5 +193,5 @@ def test_in_float64_a_gradient_of_two_devices_is_that_of_one(changes):
     assert first["loss"] < 1e-14
     assert first["gradient_norm"] < 1e-12
     assert first["parameters"] < 1e-14
-    # Steps enlarge differences, here as those of float32, by three to four digits.
+    # Steps enlarge differences by three to four digits, in float64 as in float32.
     assert max(last.values()) < 1e-10

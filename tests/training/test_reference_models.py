@@ -73,8 +73,8 @@ def computed(name, mode):
         predictions = bound.head(maps, train=train, dropout_key=None)
         losses = loss_terms(predictions, batch, detector.anchors, model)
         sizes = jnp.full((2, 2), side, jnp.int32)
-        found = None if train else postprocess(predictions, detector.anchors, sizes, model)
-        return maps, predictions, losses, bound.regularization(), found
+        detections = None if train else postprocess(predictions, detector.anchors, sizes, model)
+        return maps, predictions, losses, bound.regularization(), detections
 
     compiled = jax.jit(forward, static_argnames="train")
     outputs = compiled(params, stats, reference.batch(side), train=mode == "train")
@@ -137,13 +137,13 @@ def test_detections_equal_the_executed_original(run):
     name, _, result = run
     if name == PPN:
         pytest.skip("there is no forward golden of the pooling pyramid")
-    found, golden = result("eval")[-1], reference.golden(name)["eval"]["det"]
-    assert found.count.tolist() == golden["num"]
-    assert found.classes[0, :5].tolist() == golden["classes5"]
-    np.testing.assert_allclose(found.scores[0, :5], golden["scores5"], rtol=1e-4)
-    np.testing.assert_allclose(found.boxes[0, :3], golden["boxes3"], atol=1e-5)
-    np.testing.assert_allclose(found.scores.sum(), golden["score_sum"], rtol=1e-5)
-    np.testing.assert_allclose(found.boxes.sum(), golden["box_sum"], rtol=1e-5)
+    detections, golden = result("eval")[-1], reference.golden(name)["eval"]["det"]
+    assert detections.count.tolist() == golden["num"]
+    assert detections.classes[0, :5].tolist() == golden["classes5"]
+    np.testing.assert_allclose(detections.scores[0, :5], golden["scores5"], rtol=1e-4)
+    np.testing.assert_allclose(detections.boxes[0, :3], golden["boxes3"], atol=1e-5)
+    np.testing.assert_allclose(detections.scores.sum(), golden["score_sum"], rtol=1e-5)
+    np.testing.assert_allclose(detections.boxes.sum(), golden["box_sum"], rtol=1e-5)
 
 
 def test_targets_equal_the_executed_original(run):
@@ -229,7 +229,7 @@ def test_four_boxes_have_the_matches_of_the_original():
     counts = {class_: int((classes == class_).sum()) for class_ in (1, 2, 3, 80)}
     assert counts == {1: 13, 2: 5, 3: 1, 80: 6}
     assert np.flatnonzero(classes == 2).tolist() == [8709, 8728, 8729, 8730, 8731]
-    # So small a box reaches no IoU of .5, so its best anchor is forced.
+    # A box as small as this one reaches no IoU of .5, so its best anchor is forced.
     assert np.flatnonzero(classes == 3).tolist() == [2808]
     assert np.flatnonzero(classes == 80)[0] == 8197
     codes = targets.box_targets[0]

@@ -230,7 +230,7 @@ def test_the_time_left_has_neither_the_first_step_nor_pauses(clock, capsys, monk
     # 9 steps in 18 seconds leave 100,000 steps of 2 seconds.
     assert second.startswith("step 1010/101010")
     assert second.endswith("ETA 2d 7:33:20")
-    # The history has the same steps as that of a run that is not resumed.
+    # The history has the same steps as the history of a run that is not resumed.
     assert summaries.steps == [1010]
 
 

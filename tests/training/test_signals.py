@@ -127,13 +127,13 @@ def test_a_read_that_never_ends_is_ended_by_a_signal(wait, grace, signals):
     command = [sys.executable, "-c", code]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as one:
-        assert one.stdout.readline() == "in\n"
+    ) as process:
+        assert process.stdout.readline() == "in\n"
         for _ in range(signals):
             time.sleep(0.05)
-            one.send_signal(signal.SIGTERM)
-        out, err = one.communicate(timeout=20)
-    assert (one.returncode, out) == (143, "")
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (143, "")
     assert err == "stopped by SIGTERM while a file or the device did not answer\n"
 
 

@@ -345,7 +345,7 @@ def temporary_bytes(function, *arguments):
 )
 def test_targets_hold_no_matrix_of_boxes_and_anchors(similarity):
     model = replace(MODEL, similarity=similarity)
-    size = temporary_bytes(lambda one: batch_targets(one, ANCHORS, model), large_batch())
+    size = temporary_bytes(lambda batch: batch_targets(batch, ANCHORS, model), large_batch())
     # The matrix would have 60 numbers for each anchor; a few numbers for the best box are enough.
     assert size < IMAGES * len(ANCHORS) * BOXES * FLOAT / 4
 
@@ -355,8 +355,8 @@ def test_the_focal_loss_keeps_nothing_as_large_as_the_logits_for_its_gradient():
         jnp.zeros((IMAGES, len(ANCHORS), 4)), jnp.zeros((IMAGES, len(ANCHORS), SLOTS))
     )
 
-    def loss(predictions, one):
-        parts = loss_terms(predictions, one, ANCHORS, MODEL)
+    def loss(predictions, batch):
+        parts = loss_terms(predictions, batch, ANCHORS, MODEL)
         return parts.classification + parts.localization
 
     size = temporary_bytes(jax.value_and_grad(loss), predictions, large_batch())

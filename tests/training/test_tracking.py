@@ -318,7 +318,7 @@ def test_tensorboard_has_the_names_that_the_original_gives_scores_and_metrics(tm
     with closing(Summaries(tmp_path, from_step=0)) as summaries:
         summaries.evaluation(7, {"AP50": 0.25}, named)
         summaries.metrics(8, {"loss": 1.0, "learning_rate": 0.5})
-    values = [(event.step, one) for event in events_of(tmp_path) for one in event.summary.value]
+    values = [(event.step, value) for event in events_of(tmp_path) for value in event.summary.value]
     # A score without a value has no point.
     assert [(step, value.tag, value.simple_value) for step, value in values] == [
         (7, "evaluation/AP50", 0.25),  # as in the log and the report
@@ -336,8 +336,8 @@ def test_a_picture_comes_back_from_its_event(tmp_path):
     (value,) = event.summary.value
     assert (event.step, value.tag) == (4, "train_input_images")
     assert (value.image.height, value.image.width, value.image.colorspace) == (2, 3, 3)
-    found = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
-    np.testing.assert_array_equal(found, picture)
+    decoded = np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)))
+    np.testing.assert_array_equal(decoded, picture)
 
 
 def test_events_are_the_bytes_that_tensorboard_writes(tmp_path):

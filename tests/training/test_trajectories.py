@@ -209,9 +209,9 @@ class Golden:
 
 def golden(name: str) -> Golden:
     """Reads the golden file of a case."""
-    found = json.loads((GOLDENS / f"{name}.json").read_text())
-    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
-    return Golden(rows, found["variables"], found["averages"])
+    content = json.loads((GOLDENS / f"{name}.json").read_text())
+    rows = [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]
+    return Golden(rows, content["variables"], content["averages"])
 
 
 pytestmark = pytest.mark.slow
@@ -219,7 +219,10 @@ pytestmark = pytest.mark.slow
 
 def fpnlite_names(experiment: Experiment, arrays: Mapping[str, Any]) -> Mapping[str, str]:
     names = json.loads((GOLDENS / "names_fpnlite.json").read_text())
-    return {path: names[own] for path, own in object_paths(experiment.model, arrays).items()}
+    return {
+        path: names[object_path]
+        for path, object_path in object_paths(experiment.model, arrays).items()
+    }
 
 
 def efficientdet_names(experiment: Experiment, arrays: Mapping[str, Any]) -> Mapping[str, str]:
@@ -241,7 +244,7 @@ CASES = {
     "d_ssd_resnet34": Case(
         seed=16, batch=2, side=300, classes=80, steps=26, gamma=0.3, beta=0.3, empty=False
     ),
-    # Its samples take every candidate, so nothing is random.
+    # The model's samples take every candidate, so nothing is random.
     "e_faster_rcnn_inception_v2": Case(seed=17, batch=2, side=192, classes=3, steps=20),
     "f_ssd_mobilenet_v2_fpnlite_keras": _FPNLITE,
     "f2_fpnlite_keras_constant_rate": _FPNLITE,
@@ -251,7 +254,7 @@ CASES = {
 }
 OVERRIDES = {
     "f3_efficientdet_d0_adam": ["model.backbone.drop_connect_rate=0.0"],
-    # In step 14 two proposals overlap, of anchors 571 and 679, whose differences of logits differ
+    # In step 14 two proposals overlap, of anchors 571 and 679. Their differences of logits differ
     # by 2.4e-7, half of what float32 resolves there. The rounding of fast convolutions keeps the
     # other one.
     "e_faster_rcnn_inception_v2": ["devices.cpu_convolutions=exact"],
@@ -265,7 +268,7 @@ FLAGS = {
 
 # The original reports this term before its weight.
 WEIGHTS = {("c_retinanet_resnet18", "box"): 50.0}
-# One reports the penalty of trained kernels alone, the other that of layers without use too.
+# One reports the penalty of trained kernels alone, the other of layers without use too.
 OTHER_PENALTIES = {"c_retinanet_resnet18", "f3_efficientdet_d0_adam"}
 
 
@@ -320,17 +323,21 @@ def test_every_step_has_the_losses_of_the_executed_original(name):
     ours, theirs, tolerance = trained(name).rows, golden(name).rows, TOLERANCES[name]
     assert len(ours) == len(theirs) == CASES[name].steps
 
-    def both(own: str, column: str) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([row[own] for row in ours]), np.array([row[column] for row in theirs])
+    def both(column_name: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([row[column_name] for row in ours]), np.array(
+            [row[column] for row in theirs]
+        )
 
-    terms = {column: own for column, own in COLUMNS.items() if column in theirs[0]}
+    terms = {column: key for column, key in COLUMNS.items() if column in theirs[0]}
     assert len(terms) == (4 if "faster_rcnn" in name else 2)
-    for column, own in terms.items():
-        found, expected = both(own, column)
+    for column, key in terms.items():
+        computed, expected = both(key, column)
         expected = expected * WEIGHTS.get((name, column), 1.0)
         sharp = slice(tolerance.sharp)
-        np.testing.assert_allclose(found[sharp], expected[sharp], tolerance.first, err_msg=column)
-        np.testing.assert_allclose(found, expected, tolerance.all, err_msg=column)
+        np.testing.assert_allclose(
+            computed[sharp], expected[sharp], tolerance.first, err_msg=column
+        )
+        np.testing.assert_allclose(computed, expected, tolerance.all, err_msg=column)
     if name not in OTHER_PENALTIES:
         np.testing.assert_allclose(*both("regularization_loss", "reg"), rtol=1e-6)
     np.testing.assert_allclose(*both("learning_rate", "rate"), rtol=1e-6, atol=5e-9)
@@ -343,11 +350,11 @@ def test_the_last_step_leaves_the_variables_of_the_executed_original(name):
         assert expected.keys() <= arrays.keys()
         for variable, (norm, distance) in expected.items():
             array, start = arrays[variable].astype(np.float64), ours.start[variable]
-            found = np.linalg.norm(array), np.linalg.norm(array - start)
+            computed = np.linalg.norm(array), np.linalg.norm(array - start)
             # The original sums moving statistics in float32, and is up to 3e-5 off the exact ones.
             tolerance = max(1e-4 * ("moving_" in variable), TOLERANCES[name].variables)
             np.testing.assert_allclose(
-                found, (norm, distance), rtol=0, atol=tolerance * norm, err_msg=variable
+                computed, (norm, distance), rtol=0, atol=tolerance * norm, err_msg=variable
             )
 
 
@@ -361,19 +368,19 @@ def seen(tmp_path_factory):
 
 
 def test_one_and_three_steps_are_the_same_on_eight_devices(seen):
-    one, other = seen["train 1"], seen["train 8"]
-    names = {name for name in one if name[:2] in ("1 ", "3 ")}
+    alone, other = seen["train 1"], seen["train 8"]
+    names = {name for name in alone if name[:2] in ("1 ", "3 ")}
     assert len(names) > 100
     for name in sorted(names):
-        np.testing.assert_allclose(other[name], one[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    assert abs(float(one["3 loss"] - one["1 loss"])) > 1e-3
+        np.testing.assert_allclose(other[name], alone[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    assert abs(float(alone["3 loss"] - alone["1 loss"])) > 1e-3
 
 
 def test_eight_devices_find_what_one_finds(seen):
-    one, eight = seen["detect 1"], seen["detect 8"]
-    assert int(one["count"].sum()) > 8
+    alone, eight = seen["detect 1"], seen["detect 8"]
+    assert int(alone["count"].sum()) > 8
     for name in ("boxes", "scores", "classes", "count"):
-        np.testing.assert_allclose(eight[name], one[name], atol=1e-5)
+        np.testing.assert_allclose(eight[name], alone[name], atol=1e-5)
 
 
 def test_programs_are_compiled_once_and_devices_send_each_other_nothing_but_sums(seen):

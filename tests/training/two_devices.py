@@ -59,15 +59,17 @@ def run(experiment: Experiment, devices: int, steps: int) -> list[dict[str, np.n
     return seen
 
 
-def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, float]:
-    """Returns the relative differences; that of the parameters is of all of them together."""
+def difference(left: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[str, float]:
+    """Returns the relative differences; of parameters, of all of them together."""
     numbers = ("loss", "gradient_norm")
-    found = {name: float(abs(other[name] / one[name] - 1)) for name in numbers}
+    differences = {name: float(abs(other[name] / left[name] - 1)) for name in numbers}
     first, second = (
         np.concatenate([array.ravel() for name, array in seen.items() if name not in numbers])
-        for seen in (one, other)
+        for seen in (left, other)
     )
-    return found | {"parameters": float(np.linalg.norm(second - first) / np.linalg.norm(first))}
+    return differences | {
+        "parameters": float(np.linalg.norm(second - first) / np.linalg.norm(first))
+    }
 
 
 def main() -> None:
@@ -82,8 +84,8 @@ def main() -> None:
     steps, overrides = int(sys.argv[2]), sys.argv[3:]
     experiment = experiment_of("data.train.max_boxes=4", *overrides)
     experiment = replace(experiment, train=replace(experiment.train, precision=DTYPE))
-    one, two = (run(experiment, devices, steps) for devices in (1, 2))
-    print(json.dumps([difference(one[step], two[step]) for step in (0, -1)]))
+    alone, two = (run(experiment, devices, steps) for devices in (1, 2))
+    print(json.dumps([difference(alone[step], two[step]) for step in (0, -1)]))
 
 
 if __name__ == "__main__":
