@@ -31,7 +31,7 @@ def ssd_300_anchors() -> np.ndarray:
 
 
 def random_boxes(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Boxes whose centres fill the unit square, some of them small, some large."""
+    """Boxes with centres all over the unit square, some of them small, some large."""
     centers = rng.random((*shape, 2))
     half = rng.random((*shape, 2)) * 0.3 + 0.005
     return np.concatenate([centers - half, centers + half], -1).astype(np.float32)

@@ -18,8 +18,8 @@ def roi_align(features, boxes, *, size, samples, extent, window, compute=gathere
 
     As torchvision's `roi_align(aligned=True)`; see `cell_samples`.
     """
-    found = cell_samples(boxes, extent, window, size=size, samples=samples)
-    return _crops(features, found, compute)
+    points = cell_samples(boxes, extent, window, size=size, samples=samples)
+    return _crops(features, points, compute)
 
 
 def _crops(features, samples, compute):

@@ -145,7 +145,7 @@ def test_a_curve_of_one_point_is_constant():
 
 def test_classes_have_separate_curves_and_others_stay():
     scores = np.float32([[0.25, 0.5, 0.75, 0.5]])
-    # Class 3: (0, 0) to (1, .5), whose last point is repeated; class 1: through (.5, .8).
+    # Class 3: (0, 0) to (1, .5), the last point repeated; class 1: through (.5, .8).
     result = jax.jit(class_curve_scores)(
         scores,
         class_channels=np.array([3, 1]),

@@ -53,7 +53,7 @@ def test_one_unit_in_the_last_place_decides_whether_a_crop_ends_on_its_map():
 
 def test_a_product_is_rounded_before_it_is_added():
     expected = NUMBERS * np.float32(1.1) + NUMBERS[::-1]
-    merged = lambda one, other: product(one, 1.1) + other  # noqa: E731
+    merged = lambda left, other: product(left, 1.1) + other  # noqa: E731
     assert (optimised(merged, NUMBERS, NUMBERS[::-1]) == expected).all()
 
 
@@ -72,15 +72,15 @@ sample_edges = jax.jit(roi_align, static_argnames=("size", "samples"))
 @pytest.mark.parametrize("side, levels, key", [(640, 5, "levels"), (800, 4, "image_ratio_800")])
 def test_levels_equal_the_originals(side, levels, key):
     of_level = jax.jit(pyramid_level, static_argnums=2)
-    found = of_level(np.float32(LEVELS["boxes"][0]), np.float32([side, side]), levels)
-    assert found.tolist() == LEVELS[key][0]
+    levels_chosen = of_level(np.float32(LEVELS["boxes"][0]), np.float32([side, side]), levels)
+    assert levels_chosen.tolist() == LEVELS[key][0]
 
 
 def test_levels_change_at_powers_of_two_of_224_pixels():
     sides = np.float32([55, 56, 111, 112, 223, 224, 447, 448, 895, 896, 2000]) / 1024
     boxes = np.stack([np.zeros_like(sides), np.zeros_like(sides), sides, sides], -1)
-    found = pyramid_level(boxes, np.float32([1024, 1024]), 5)
-    assert found.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4]
+    levels = pyramid_level(boxes, np.float32([1024, 1024]), 5)
+    assert levels.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4]
     # An inverted box has no size, and one level is the level of all.
     assert pyramid_level(np.float32([[0.5, 0, 0, 0.5]]), np.float32([640, 640]), 5).tolist() == [0]
     assert pyramid_level(boxes, np.float32([1024, 1024]), 1).tolist() == [0] * 11
@@ -116,12 +116,12 @@ def test_cells_of_aligned_crops_have_the_means_of_their_points():
 
 
 def test_points_of_aligned_crops_keep_the_edges_value_for_one_cell():
-    # Cells of one point each: rows -2, -1, 0, 1 of a map whose row 0 is 5 and whose others are 7.
+    # Cells of one point each: rows -2, -1, 0, 1 of a map with 5 in row 0 and 7 in the others.
     features = np.full((6, 8, 1), 7, np.float32)
     features[0] = 5
     boxes = np.float32([[-2 / 6, 0.25, 2 / 6, 0.75]])
-    found = sample_edges(features, boxes, size=4, samples=1, extent=EXTENT, window=EXTENT)
-    np.testing.assert_allclose(found[0, :, 0, 0], [0, 5, 5, 7], rtol=1e-5)
+    cropped = sample_edges(features, boxes, size=4, samples=1, extent=EXTENT, window=EXTENT)
+    np.testing.assert_allclose(cropped[0, :, 0, 0], [0, 5, 5, 7], rtol=1e-5)
 
 
 GOLDEN = golden.load("boxes_crops.json")
@@ -154,7 +154,7 @@ each_crop = pytest.mark.parametrize("function", [crop, align], ids=["crop_and_re
 @each_computation
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: str(case["crop_size"]))
 def test_crops_equal_the_originals(case, compute, form):
-    def one(features, boxes):
+    def crop_image(features, boxes):
         by_size = [
             edge_samples(boxes, np.array([5, 6]), size=size, outside=FORMS[form])
             for size in case["crop_size"]
@@ -162,8 +162,8 @@ def test_crops_equal_the_originals(case, compute, form):
         samples = Samples(by_size[0].rows, by_size[1].columns)
         return compute([features], jnp.zeros(4, jnp.int32), samples)
 
-    found = jax.jit(jax.vmap(one))(recorded_map(2, 5, 6, 3), np.float32(GOLDEN["boxes"]))
-    np.testing.assert_allclose(found, case[form], atol=1e-6)
+    crops = jax.jit(jax.vmap(crop_image))(recorded_map(2, 5, 6, 3), np.float32(GOLDEN["boxes"]))
+    np.testing.assert_allclose(crops, case[form], atol=1e-6)
 
 
 @each_form
@@ -173,13 +173,13 @@ def test_crops_of_a_pyramid_equal_the_originals(compute, form):
     maps = [recorded_map(2, side, side, 2) for side in (8, 4, 2)]
     sides = jnp.asarray([[8, 8], [4, 4], [2, 2]])
 
-    def one(maps, boxes, levels):
+    def crop_image(maps, boxes, levels):
         samples = edge_samples(boxes, sides[levels], size=2, outside=FORMS[form])
         return compute(maps, levels, samples)
 
     boxes = np.clip(np.float32(GOLDEN["boxes"]), 0, 1)
-    found = jax.jit(jax.vmap(one))(maps, boxes, np.int32(case["levels"]))
-    np.testing.assert_allclose(found, case[form], atol=1e-6)
+    crops = jax.jit(jax.vmap(crop_image))(maps, boxes, np.int32(case["levels"]))
+    np.testing.assert_allclose(crops, case[form], atol=1e-6)
 
 
 @each_computation
@@ -221,9 +221,9 @@ def test_both_computations_and_their_gradients_are_the_same(function):
         # Crops are linear in the map.
         np.testing.assert_allclose(np.vdot(gradient, features), np.vdot(weights, crops), rtol=1e-4)
         results.append((crops, gradient))
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-        assert np.abs(one).max() > 0.1
+    for left, other in zip(*results, strict=True):
+        np.testing.assert_allclose(left, other, atol=1e-5)
+        assert np.abs(left).max() > 0.1
 
 
 @each_crop
@@ -241,10 +241,10 @@ def test_nothing_beyond_the_extent_is_read(function, compute):
 @each_computation
 def test_a_batch_equals_its_images(function, compute):
     cases = [random_case(seed) for seed in range(2)]
-    one = jax.jit(lambda *case: function(*case[:2], extent=case[2], compute=compute))
-    batch = jax.vmap(one)(*(np.stack(arrays) for arrays in zip(*cases, strict=True)))
+    of_image = jax.jit(lambda *case: function(*case[:2], extent=case[2], compute=compute))
+    batch = jax.vmap(of_image)(*(np.stack(arrays) for arrays in zip(*cases, strict=True)))
     for case, crops in zip(cases, batch, strict=True):
-        np.testing.assert_allclose(one(*case), crops, atol=1e-6)
+        np.testing.assert_allclose(of_image(*case), crops, atol=1e-6)
 
 
 @each_crop

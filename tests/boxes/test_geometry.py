@@ -177,7 +177,7 @@ def test_a_box_like_an_anchor_gets_it():
     matches = atss([[16, 16, 48, 48]], [True])
     best = len(FINE) + 2 * 4 + 2
     assert matches[best] == 0
-    # Its threshold, of candidates of both maps, excludes most of them.
+    # The threshold of the box, of candidates of both maps, excludes most of them.
     assert 1 <= (matches == 0).sum() <= 9
 
 
@@ -199,8 +199,8 @@ def test_fewer_anchors_than_candidates_are_all_candidates():
 
 def aligned(boxes, classes, valid, anchors, scores, predicted):
     """Returns the matches `[A]` of the task-aligned matcher, in pixels, and their targets `[A]`."""
-    boxes, anchors = (jnp.asarray(one, jnp.float32) for one in (boxes, anchors))
-    scores, predicted = (jnp.asarray(one, jnp.float32) for one in (scores, predicted))
+    boxes, anchors = (jnp.asarray(rows, jnp.float32) for rows in (boxes, anchors))
+    scores, predicted = (jnp.asarray(rows, jnp.float32) for rows in (scores, predicted))
     classes = jnp.asarray(classes, jnp.int32)
     rows = Rows(
         lambda row: iou(boxes[row], anchors), valid, len(boxes), boxes, anchors, Frame((1, 1))
@@ -208,9 +208,11 @@ def aligned(boxes, classes, valid, anchors, scores, predicted):
     given = rows._replace(classes=classes, predicted=Predicted(predicted, scores))
     matches = task_aligned_match(given)
     row = jnp.maximum(matches, 0)
-    own = jnp.take_along_axis(scores, classes[row][:, None], axis=1)[:, 0]
+    own_scores = jnp.take_along_axis(scores, classes[row][:, None], axis=1)[:, 0]
     overlaps = iou(predicted, boxes[row])
-    return matches, alignment_targets(matches, own, overlaps, len(boxes), alpha=1.0, beta=6.0)
+    return matches, alignment_targets(
+        matches, own_scores, overlaps, len(boxes), alpha=1.0, beta=6.0
+    )
 
 
 def test_alignment_is_scaled_to_the_largest_overlap():
@@ -251,8 +253,8 @@ def test_distances_lead_back_to_boxes():
 def test_centerness_is_one_in_the_middle_and_nothing_outside():
     box = np.array([0, 0, 10, 20], np.float32)
     points = np.array([[5, 10], [5, 5], [0, 10], [-1, 10]], np.float32)
-    found = centerness(box, points)
-    np.testing.assert_allclose(found, [1.0, np.sqrt(1 / 3), 0.0, 0.0], rtol=1e-6)
+    computed = centerness(box, points)
+    np.testing.assert_allclose(computed, [1.0, np.sqrt(1 / 3), 0.0, 0.0], rtol=1e-6)
     slopes = jax.grad(lambda boxes: centerness(boxes, points).sum())(np.tile(box, (4, 1)))
     assert np.isfinite(slopes).all()
 
@@ -276,8 +278,8 @@ def test_varifocal_loss_weighs_objects_by_quality():
     entropy = np.asarray(sigmoid_cross_entropy(logits, targets))[0, 0]
     share = float(jax.nn.sigmoid(-0.7))
     expected = 0.8 * entropy[0] + 0.75 * share**2 * entropy[1]
-    found = varifocal_loss(logits, targets, np.ones((1, 1), np.float32))
-    assert found == pytest.approx(expected, rel=1e-6)
+    losses = varifocal_loss(logits, targets, np.ones((1, 1), np.float32))
+    assert losses == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("first", [[0, 0, 10, 10], [5, 0, 5, 10]])

@@ -89,9 +89,9 @@ def test_softmax_against_logits_is_softmax_against_their_softmax():
     result = loss(np.ones((1, 2)), 0.5)
     np.testing.assert_allclose(result, [0.5 * LN2], rtol=1e-6)
     # Logits over 2: (0, ln 3): -(ln .25 / 4 + 3 ln .75 / 4), what the target itself costs.
-    own = -(math.log(0.25) + 3 * math.log(0.75)) / 4
+    by_hand = -(math.log(0.25) + 3 * math.log(0.75)) / 4
     result = loss(targets, 1)
-    np.testing.assert_allclose(result, [own], rtol=1e-6)
+    np.testing.assert_allclose(result, [by_hand], rtol=1e-6)
 
 
 def test_soft_bootstrapping_has_a_gradient_through_the_prediction():

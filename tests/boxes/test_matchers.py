@@ -166,8 +166,8 @@ def test_matches_row_by_row_are_those_of_the_matrix(rows, anchors, levels, force
         )
 
     expected = [
-        matrix_match(one, which, 0.7, 0.4, force)
-        for one, which in zip(similarity, valid, strict=True)
+        matrix_match(overlaps, which, 0.7, 0.4, force)
+        for overlaps, which in zip(similarity, valid, strict=True)
     ]
     matched = jax.jit(jax.vmap(match, in_axes=(0, 0, None)))
     for used in (rows, rows + 2, rows + 5):
@@ -214,7 +214,9 @@ def test_bipartite_matches_equal_those_made_pair_by_pair(rows, anchors, levels):
     similarity = rng.integers(0, levels, (40, rows, anchors)).astype(np.float32) / levels
     valid = rng.random((40, rows)) < rng.random((40, 1))
     result = jax.jit(jax.vmap(compiled_bipartite))(similarity, valid)
-    expected = [greedy_pairs(one, which) for one, which in zip(similarity, valid, strict=True)]
+    expected = [
+        greedy_pairs(overlaps, which) for overlaps, which in zip(similarity, valid, strict=True)
+    ]
     np.testing.assert_array_equal(result, expected)
 
 
@@ -400,7 +402,7 @@ def test_targets_of_an_ssd_equal_the_executed_reference():
     np.testing.assert_allclose(
         targets.box_targets[0, positives[:3]], expected["regt_first_pos_img0"], atol=1e-6
     )
-    # Anchor 150 is assigned to box 2 of class 89, whose channel is the last of 91.
+    # Anchor 150 is assigned to box 2 of class 89, which has the last of 91 channels.
     assert targets.class_targets.shape == (2, 1917, 91)
     np.testing.assert_array_equal(np.flatnonzero(targets.class_targets[0, 150]), [90])
 

@@ -53,7 +53,7 @@ jitted_nms = jax.jit(
 )
 
 
-def found(detections, image=0):
+def shown_boxes(detections, image=0):
     """Boxes, scores and classes of one image without the padding."""
     count = int(detections.count[image])
     return tuple(np.asarray(part)[image, :count] for part in detections[:3])
@@ -85,7 +85,7 @@ def test_detections_equal_the_published_test_and_zeros_follow():
 def test_caps_equal_the_published_test(caps, kept):
     # Two of class 0 and one of class 1; two in all.
     options = {**OPTIONS, "max_per_class": caps[0], "max_total": caps[1]}
-    boxes, scores, _ = found(nms_of_one(BOXES, SCORES, **options))
+    boxes, scores, _ = shown_boxes(nms_of_one(BOXES, SCORES, **options))
     np.testing.assert_array_equal(boxes, BOXES[[3, 0, 6]][:kept])
     np.testing.assert_array_equal(scores, np.float32([0.95, 0.9, 0.85])[:kept])
 
@@ -93,7 +93,7 @@ def test_caps_equal_the_published_test(caps, kept):
 @pytest.mark.parametrize("reframe, expected", [(False, [5, 4, 8, 7]), (True, [0, 0, 1, 1])])
 def test_clipping_equals_the_published_test(reframe, expected):
     # Unclipped the two overlap by 81 / 119 and the second goes; clipped they would be equal.
-    boxes, scores, _ = found(
+    boxes, scores, _ = shown_boxes(
         nms_of_one(
             [[0, 0, 10, 10], [1, 1, 11, 11]],
             [[0.9], [0.75]],
@@ -128,7 +128,7 @@ def test_200_boxes_of_5_classes_equal_the_executed_reference(name, options):
         max_total=50,
         **options,
     )
-    boxes, scores, classes = found(detections)
+    boxes, scores, classes = shown_boxes(detections)
     assert len(boxes) == expected["num"]
     np.testing.assert_array_equal(scores[:8], np.float32(expected["scores8"]))
     np.testing.assert_array_equal(classes[:8], expected["classes8"])
@@ -239,7 +239,7 @@ def test_random_images_equal_the_slow_way(
             at_threshold=variant.get("drop_at_threshold", False),
             outside=variant.get("keep_empty", False),
         )
-        result = found(detections, image)
+        result = shown_boxes(detections, image)
         assert len(result[0]) == len(expected)
         for (box, score, class_), *ours in zip(expected, *result, strict=True):
             np.testing.assert_allclose(ours[0], box, atol=1e-6)
@@ -255,14 +255,14 @@ def test_room_beyond_the_candidates_is_zero_and_takes_no_search(more):
         nms_of_one(BOXES, SCORES, **options | {"max_total": most}) for most in (16, 100_000)
     )
     assert large.scores.shape == (1, 100_000)
-    for few, many in zip(found(small), found(large), strict=True):
+    for few, many in zip(shown_boxes(small), shown_boxes(large), strict=True):
         np.testing.assert_array_equal(few, many)
     assert not np.any(large.scores[:, 16:])
 
 
 def test_scores_at_the_threshold_are_not_detections():
     detections = nms_of_one(BOXES[[0, 3]], [[0.1], [0.11]], **OPTIONS)
-    np.testing.assert_array_equal(found(detections)[0], BOXES[[3]])
+    np.testing.assert_array_equal(shown_boxes(detections)[0], BOXES[[3]])
 
 
 def test_overlaps_at_the_threshold_stay():
@@ -278,7 +278,7 @@ def test_soft_suppression_equals_the_published_test():
     # From the original's unit tests: [0, .1, 1, 1.1] overlaps [0, 0, 1, 1] by .9 / 1.1 = .8182, and
     # .75 decays to .75 * exp(-.8182^2) = .384; the third, at .6, falls to .307 and then further.
     options = {**OPTIONS, "iou_threshold": 1.0, "max_total": 4, "soft_sigma": 0.5}
-    boxes, scores, classes = found(nms_of_one(BOXES, SCORES, **options))
+    boxes, scores, classes = shown_boxes(nms_of_one(BOXES, SCORES, **options))
     np.testing.assert_array_equal(boxes, BOXES[[3, 0, 6, 1]])
     np.testing.assert_allclose(scores, [0.95, 0.9, 0.85, 0.384], atol=5e-4)
     np.testing.assert_array_equal(classes, [0, 0, 1, 0])
@@ -289,7 +289,9 @@ def test_the_threshold_of_overlaps_has_no_effect_on_soft_suppression(iou_thresho
     # As executed in the original: box 2 overtakes box 1.
     boxes = [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 0.6, 1, 1.6]]
     options = {**OPTIONS, "score_threshold": 0.0, "iou_threshold": iou_threshold}
-    shown, scores, _ = found(nms_of_one(boxes, [[0.9], [0.75], [0.7]], **options, soft_sigma=0.5))
+    shown, scores, _ = shown_boxes(
+        nms_of_one(boxes, [[0.9], [0.75], [0.7]], **options, soft_sigma=0.5)
+    )
     np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 2, 1]])
     np.testing.assert_allclose(scores, [0.9, 0.657589, 0.343621], rtol=1e-5)
 
@@ -309,7 +311,7 @@ def test_class_agnostic_nms_takes_the_best_class_of_a_box():
     scores = [[0.5, 0.9], [0.8, 0.7], [0.6, 0.6]]
     options = {**OPTIONS, "max_per_class": 1}
     detections = nms_of_one(boxes, scores, **options, class_agnostic=True)
-    shown, scores, _ = found(detections)
+    shown, scores, _ = shown_boxes(detections)
     np.testing.assert_array_equal(shown, np.float32(boxes)[[0, 2]])
     np.testing.assert_array_equal(scores, np.float32([0.9, 0.6]))
     # Of equal classes the lowest; zeros follow.
@@ -324,7 +326,7 @@ def test_boxes_outside_the_window_can_be_kept():
         clip_window=UNIT,
         keep_empty=True,
     )
-    np.testing.assert_array_equal(found(detections)[0], [[0, 1, 1, 1], [0, 0, 1, 0.5]])
+    np.testing.assert_array_equal(shown_boxes(detections)[0], [[0, 1, 1, 1], [0, 0, 1, 0.5]])
 
 
 def test_nothing_above_the_threshold_is_an_empty_image():
@@ -351,7 +353,7 @@ def test_boxes_outside_the_window_suppress_and_count_but_are_not_detections():
     boxes = [[0, -0.5, 1, 0.5], [0, -0.4, 1, 0.6], [0, 5, 1, 6], [0, 0.6, 1, 1]]
     scores = [[0.9], [0.8], [0.7], [0.6]]
     detections = nms_of_one(boxes, scores, **{**OPTIONS, "max_per_class": 2}, clip_window=UNIT)
-    np.testing.assert_array_equal(found(detections)[0], [[0, 0, 1, 0.5]])
+    np.testing.assert_array_equal(shown_boxes(detections)[0], [[0, 0, 1, 0.5]])
 
 
 def test_a_window_without_area_gives_no_detections_and_no_nans():
@@ -427,7 +429,7 @@ MLPERF = {
 
 def test_three_boxes_survive_as_in_mlperfs_test():
     scores = np.float32(MLPERF_SCORES)[:, None]
-    shown, kept, _ = found(nms_of_one(MLPERF_BOXES, scores, **MLPERF))
+    shown, kept, _ = shown_boxes(nms_of_one(MLPERF_BOXES, scores, **MLPERF))
     np.testing.assert_allclose(kept, [0.990561, 0.375474, 0.189914], atol=1e-6)
     np.testing.assert_array_equal(shown, np.float32(MLPERF_BOXES)[[0, 6, 9]])
 
@@ -435,7 +437,7 @@ def test_three_boxes_survive_as_in_mlperfs_test():
 def test_only_the_best_candidates_of_a_class_take_part():
     boxes = [[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 2, 1, 3], [0, 4, 1, 5]]
     scores = [[0.9, 0.2], [0.8, 0.3], [0.7, 0.4], [0.6, 0.5]]
-    shown, kept, classes = found(
+    shown, kept, classes = shown_boxes(
         nms_of_one(boxes, scores, **OPTIONS | {"max_candidates_per_class": 2})
     )
     # Of class 0 the first two, of which one suppresses the other; of class 1 the last two.
@@ -487,8 +489,8 @@ def test_the_search_without_loops_finds_the_same(
     with lowering(suppression="unrolled"):
         program = jax.make_jaxpr(lambda b, s: golden.nms(b, s, **options))(boxes, scores)
         detections = jax.jit(lambda b, s: golden.nms(b, s, **options))(boxes, scores)
-    for one, other in zip(detections, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for array, other in zip(detections, expected, strict=True):
+        np.testing.assert_array_equal(array, other)
     assert expected.count[0] == min(12, 3 * options["max_per_class"])
     assert not {"while", "cond", "scatter"} & {str(eqn.primitive) for eqn in program.eqns}
 
@@ -508,7 +510,7 @@ def test_the_search_without_loops_has_twenty_anchors_for_a_detection(monkeypatch
 def test_boxes_can_be_left_unclipped_in_the_frame_of_their_window():
     boxes = [[-0.1, 0, 0.3, 0.5], [0, 2, 1, 3]]
     window = [[0, 0, 0.5, 1]]
-    shown, _, _ = found(
+    shown, _, _ = shown_boxes(
         nms_of_one(
             boxes,
             [[0.9], [0.8]],
@@ -524,15 +526,15 @@ def test_overlaps_can_be_measured_on_the_clipped_boxes():
     # As they come they overlap by 100 / 120, which is below .9; both fill the same window.
     boxes, window = [[0, 0, 10, 10], [0, 0, 10, 12]], [[0, 0, 10, 5]]
     options = {**OPTIONS, "iou_threshold": 0.9, "clip_window": window}
-    kept, _, _ = found(nms_of_one(boxes, [[0.9], [0.8]], **options))
+    kept, _, _ = shown_boxes(nms_of_one(boxes, [[0.9], [0.8]], **options))
     assert kept.tolist() == [[0, 0, 10, 5]] * 2
-    kept, scores, _ = found(nms_of_one(boxes, [[0.9], [0.8]], **options, clip_first=True))
+    kept, scores, _ = shown_boxes(nms_of_one(boxes, [[0.9], [0.8]], **options, clip_first=True))
     assert kept.tolist() == [[0, 0, 10, 5]]
     assert scores.tolist() == [np.float32(0.9)]
 
 
 def test_the_frame_can_be_another_than_the_window():
-    kept, _, _ = found(
+    kept, _, _ = shown_boxes(
         nms_of_one(
             [[0, 0, 10, 10]], [[0.9]], **OPTIONS, clip_window=[[0, 0, 8, 9]], frame=[[0, 0, 10, 20]]
         )
@@ -553,17 +555,17 @@ PREFIX = {
 
 def both(monkeypatch, boxes, scores, *depths, **options):
     """Detections by the search of the best candidates and by that among all boxes."""
-    found = []
+    searched = []
     for few in (0, 10**6):
         monkeypatch.setattr(nms, "_FEW", few)
         monkeypatch.setattr(nms, "_DEPTHS", depths)
         suppress = jax.jit(functools.partial(golden.nms, **options))
-        found.append(jax.device_get(suppress(np.float32(boxes), np.float32(scores))))
-    return found
+        searched.append(jax.device_get(suppress(np.float32(boxes), np.float32(scores))))
+    return searched
 
 
-def equal(one, other):
-    for first, second in zip(one[:-1], other[:-1], strict=True):
+def equal(left, other):
+    for first, second in zip(left[:-1], other[:-1], strict=True):
         np.testing.assert_array_equal(first, second)
 
 
@@ -573,9 +575,9 @@ def searches(monkeypatch):
     counts, search = [], nms.search_prefix
 
     def spy(*arguments):
-        found, done = search(*arguments)
+        result, done = search(*arguments)
         jax.debug.callback(lambda done: counts.extend(done.tolist()), done)
-        return found, done
+        return result, done
 
     monkeypatch.setattr(nms, "search_prefix", spy)
     return counts
@@ -630,9 +632,9 @@ def test_a_class_has_no_more_candidates_than_its_limit(monkeypatch, searches):
     scores = np.zeros((1, 100, 2))
     scores[0, :10, 0], scores[0, 50:52, 1] = np.linspace(0.9, 0.5, 10), 0.4
     options = {**PREFIX, "max_candidates_per_class": 3}
-    one, other = both(monkeypatch, boxes, scores, 2, **options)
-    equal(one, other)
-    assert one.anchors[0, : one.count[0]].tolist() == [0, 1, 2, 50, 51]
+    left, other = both(monkeypatch, boxes, scores, 2, **options)
+    equal(left, other)
+    assert left.anchors[0, : left.count[0]].tolist() == [0, 1, 2, 50, 51]
     jax.effects_barrier()
     assert searches == [True]
 
@@ -656,9 +658,9 @@ def test_more_invisible_boxes_than_fit(monkeypatch, searches):
         "max_per_class": 300,
         "clip_window": np.float32([[0, 198, 1, 200]]),
     }
-    one, other = both(monkeypatch, boxes, scores, 20, **options)
-    equal(one, other)
-    assert one.count == [2]
+    left, other = both(monkeypatch, boxes, scores, 20, **options)
+    equal(left, other)
+    assert left.count == [2]
     jax.effects_barrier()
     assert searches == [False]
 
@@ -683,11 +685,11 @@ def test_the_executed_reference(monkeypatch, searches, name, options):
     monkeypatch.setattr(nms, "_FEW", 0)
     boxes, scores = (array[None] for array in golden.nms_inputs())
     limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_per_class": 20, "max_total": 50}
-    found = jax.jit(functools.partial(golden.nms, **limits, **options))(boxes, scores)
-    assert found.count.tolist() == [expected["num"]]
-    np.testing.assert_array_equal(found.scores[0, :8], np.float32(expected["scores8"]))
-    np.testing.assert_array_equal(found.classes[0, :8], expected["classes8"])
-    np.testing.assert_allclose(found.scores.sum(), expected["score_sum"], rtol=1e-6)
+    kept = jax.jit(functools.partial(golden.nms, **limits, **options))(boxes, scores)
+    assert kept.count.tolist() == [expected["num"]]
+    np.testing.assert_array_equal(kept.scores[0, :8], np.float32(expected["scores8"]))
+    np.testing.assert_array_equal(kept.classes[0, :8], expected["classes8"])
+    np.testing.assert_allclose(kept.scores.sum(), expected["score_sum"], rtol=1e-6)
     jax.effects_barrier()
     assert searches == [True]
 
@@ -695,18 +697,18 @@ def test_the_executed_reference(monkeypatch, searches, name, options):
 def test_candidates_of_the_last_score_are_left_out():
     # Anchors 1 and 2 are kept. Their .5 is not: class 0 of anchor 3 has it too, and comes first.
     scores = jnp.float32([[[0, 0], [0.5, 0.9], [0.8, 0.5], [0.5, 0.1]]])
-    found = best_candidates(scores, 0.0, 3)
-    np.testing.assert_array_equal(found.scores, np.float32([[0.9, 0.8, -np.inf]]))
-    np.testing.assert_array_equal(found.classes[0, :2], [1, 0])
-    np.testing.assert_array_equal(found.anchors[0, :2], [1, 2])
-    assert not found.complete.any()
+    best = best_candidates(scores, 0.0, 3)
+    np.testing.assert_array_equal(best.scores, np.float32([[0.9, 0.8, -np.inf]]))
+    np.testing.assert_array_equal(best.classes[0, :2], [1, 0])
+    np.testing.assert_array_equal(best.anchors[0, :2], [1, 2])
+    assert not best.complete.any()
 
 
 def test_a_score_that_is_no_number_hides_no_other():
     scores = jnp.float32([[[0.1, 0.2], [np.nan, 0.9], [0.3, 0.2], [0.4, 0.1]]])
-    found = best_candidates(scores, 0.0, 2)
-    np.testing.assert_array_equal(found.scores[0, :1], np.float32([0.9]))
-    assert found.anchors[0, 0] == 1
+    best = best_candidates(scores, 0.0, 2)
+    np.testing.assert_array_equal(best.scores[0, :1], np.float32([0.9]))
+    assert best.anchors[0, 0] == 1
 
 
 @pytest.mark.parametrize("most", [1, 7, 150, 200])
@@ -717,6 +719,6 @@ def test_sorts_find_the_greatest_values_in_the_same_order(most):
     values[1, 100:] = -np.inf
     values[2] = -np.inf
     with lowering(top_k="sort"):
-        found = jax.jit(lambda values: top_k(values, most))(values)
-    for one, other in zip(found, jax.lax.top_k(values, most), strict=True):
-        np.testing.assert_array_equal(one, other)
+        ordered = jax.jit(lambda values: top_k(values, most))(values)
+    for array, other in zip(ordered, jax.lax.top_k(values, most), strict=True):
+        np.testing.assert_array_equal(array, other)
