@@ -103,15 +103,15 @@ def test_damaged_and_hostile_files_are_refused(tmp_path, write, message):
 
 def test_a_type_that_weights_do_not_have_is_refused_when_it_is_read(tmp_path):
     np.savez(tmp_path / "w.npz", note=np.array("x"), spectrum=np.ones(1, complex), w=np.ones(2))
-    found = NpzFile(tmp_path / "w.npz")
-    assert found.shape("w") == (2,) and np.array_equal(found["w"], np.ones(2))
+    file = NpzFile(tmp_path / "w.npz")
+    assert file.shape("w") == (2,) and np.array_equal(file["w"], np.ones(2))
     for name, kind in (("note", "<U1"), ("spectrum", "complex128")):
         with refused("w.npz", name, kind):
-            found[name]
+            file[name]
 
 
 def bomb(method):
-    """Returns an archive of kilobytes whose member unpacks to 30 MB, and which says 200 bytes."""
+    """Returns an archive of kilobytes; its member unpacks to 30 MB, and it says 200 bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
         with archive.open("w.npy", "w") as member:
@@ -122,7 +122,7 @@ def bomb(method):
 
 
 def oversized_directory():
-    """Returns an archive whose end says that its directory has half a gigabyte of the file."""
+    """Returns an archive; its end says that its directory has half a gigabyte of the file."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("w.npy", "x")

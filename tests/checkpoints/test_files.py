@@ -97,7 +97,7 @@ STEPS = (10, 20)
 
 @pytest.fixture
 def directory(tmp_path):
-    """Checkpoints whose sections have the same names, shapes and sizes of file."""
+    """Checkpoints; their sections have the same names, shapes and sizes of file."""
     made = ModelDirectory.create(
         tmp_path / "run", experiment="name: cells\n", label_map="item {}\n", versions={"jax": "1"}
     )

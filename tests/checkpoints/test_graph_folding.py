@@ -84,8 +84,8 @@ def test_a_norm_that_was_kept_keeps_its_statistics():
     ours = ModelLayer("conv.kernel", kernel.shape, kernel.shape, 0, None, norm)
     steps = (Step("norm", tuple("gbmv"), 0.01),)
     read = parameters_of([Use(ours, Layer("c", "k", kernel.shape, 0, False, steps))], constants)
-    for name, own in (("scale", "g"), ("bias", "b"), ("mean", "m")):
-        np.testing.assert_allclose(read[f"norm.{name}"], constants[own], rtol=1e-6)
+    for name, key in (("scale", "g"), ("bias", "b"), ("mean", "m")):
+        np.testing.assert_allclose(read[f"norm.{name}"], constants[key], rtol=1e-6)
     # What the graph adds to the variance differs from what the model adds.
     np.testing.assert_allclose(read["norm.var"], constants["v"] + 0.01 - EPSILON, rtol=1e-6)
 
@@ -169,7 +169,7 @@ OFFSET = Node("Add", "e", ["c", "b"])
     ],
 )
 def test_what_follows_a_convolution_with_constants_alone_is_its_own(tmp_path, nodes, kinds):
-    layer = {own.name: own for own in layers_of(tmp_path, nodes, ONES)}["c"]
+    layer = {layer.name: layer for layer in layers_of(tmp_path, nodes, ONES)}["c"]
     assert [step.kind for step in layer.steps] == kinds
     assert not layer.unclear
 

@@ -43,10 +43,10 @@ def arrays(shapes):
     """Values of all parameters and moving statistics; variances are positive."""
     rng = np.random.default_rng(0)
     return {
-        path: rng.uniform(0.5, 2, own.shape).astype(np.float32)
+        path: rng.uniform(0.5, 2, shape.shape).astype(np.float32)
         if path.endswith(("var", "scale"))
-        else rng.normal(0, 0.5, own.shape).astype(np.float32)
-        for path, own in shapes.items()
+        else rng.normal(0, 0.5, shape.shape).astype(np.float32)
+        for path, shape in shapes.items()
     }
 
 
@@ -81,7 +81,7 @@ def path_of(layer):
 
 
 def folded(arrays, *, scores=True):
-    """Nodes and constants of the small detector, whose names say nothing."""
+    """Nodes and constants of the small detector; the names say nothing."""
     names = {layer: f"op_{number}" for number, layer in enumerate(LAYERS)}
     nodes, constants = [], {}
     for layer, (operation, source) in LAYERS.items():
@@ -144,7 +144,7 @@ def test_the_folder_of_a_graph_opens_it(arrays, tmp_path, kind):
         # deviation are 127.5.
         ([("Sub", 127.5)], 127.5),
         ([("Sub", [127.5] * 3)], 127.5),
-        # It has not.
+        # The converter has left the division in the graph.
         ([("Sub", 127.5), ("RealDiv", 127.5)], 1),
         ([("Mul", 2 / 255), ("Sub", 1.0)], 1),
         # Pixels are 0..1; they are normalised before they come here.
@@ -178,7 +178,7 @@ def test_heads_of_other_classes_are_told_apart_from_boxes(arrays, tmp_path):
     with refused("m.tflite", "load_heads=false"):
         imported(other, path, for_training=True)
     report, read = imported(other, path, min_loaded=0.5)
-    layers = {own.path.rpartition(".")[0] for own in report.mismatched}
+    layers = {variable.path.rpartition(".")[0] for variable in report.mismatched}
     assert layers == {"head.map_0.class_", "head.map_1.class_"}
     assert np.array_equal(read["head.map_1.box.bias"], arrays["head.map_1.box.bias"])
     assert not report.departure
@@ -190,14 +190,15 @@ def test_heads_of_the_same_shape_are_told_apart(tmp_path, scores):
     model = small_model("model.num_classes=3")
     _, params, stats = abstract_detector(model, "float32")
     rng = np.random.default_rng(1)
-    values = {path: rng.uniform(0.5, 1, own.shape) for path, own in (params | stats).items()}
+    values = {path: rng.uniform(0.5, 1, shape.shape) for path, shape in (params | stats).items()}
     nodes, constants = folded(values, scores=scores)
     if not scores:
         names = {f"op_{number}": layer for number, layer in enumerate(LAYERS)}
         nodes = [
             node._replace(
                 name=f"{names[node.name]}Predictor", inputs=[
-                    f"{names[own]}Predictor" if own in names else own for own in node.inputs
+                    f"{names[source]}Predictor" if source in names else source
+                    for source in node.inputs
                 ],
             )
             for node in nodes
@@ -275,7 +276,10 @@ def set_shard(name):
         (set_shard("C:\\b.bin"), "lies outside"),
         (set_shard(""), "lies outside"),
         (set_shard(7), "damaged"),
-        (lambda own: own.update(weightsManifest=[{"paths": "a" * 10_001}]), "more than 10,000 sh"),
+        (
+            lambda document: document.update(weightsManifest=[{"paths": "a" * 10_001}]),
+            "more than 10,000 sh",
+        ),
         (set_shard("missing.bin"), r"missing\.bin: No such file"),
         (set_weight(shape=[1, 1, 3, -2]), r"'k' has the shape \[1, 1, 3, -2\]"),
         (set_weight(shape=[1, 1, 3, 2.5]), "has the shape"),
@@ -371,7 +375,7 @@ def test_truncated_models_are_refused(tmp_path, length):
 
 
 def with_tensor(fields, *, operator=(), codes=(3,)):
-    """A model with one tensor, whose fields are replaced, and 8 bytes of values."""
+    """A model with one tensor, with other fields, and 8 bytes of values."""
     tensor = {0: np.array([2], np.int32), 2: np.uint32(1), 3: "k", **fields}
     operations = [{1: np.array(operator, np.int32)}] if operator else []
     graph = {0: [tensor], 3: operations} if operations else {0: [tensor]}
@@ -422,7 +426,7 @@ def test_types_that_cannot_be_weights_are_no_arrays(tmp_path):
     [
         b"",
         struct.pack("<I", 2**31),
-        # A table before the file, one whose fields are before the file, and a list without end.
+        # A table before the file, one with fields before the file, and a list without end.
         struct.pack("<Ii", 4, 2**30),
         struct.pack("<Ii", 4, -(2**30)),
         struct.pack("<IiHHHHIi", 4, -4, 8, 8, 4, 0, 4, 2**30),

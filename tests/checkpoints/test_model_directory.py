@@ -295,10 +295,10 @@ def test_its_experiment_is_one_stage():
 
 def test_it_finds_what_it_found():
     image = (np.indices((48, 64)).sum(0)[..., None] * np.array([1, 2, 3]) % 256).astype(np.uint8)
-    (found,) = stillbox.load(OLD).predict([image], **EVERY_DETECTION)
+    (detections,) = stillbox.load(OLD).predict([image], **EVERY_DETECTION)
     count = len(EXPECTED["scores"])
-    np.testing.assert_allclose(found.scores[:count], EXPECTED["scores"], atol=1e-6)
-    np.testing.assert_allclose(found.boxes[:count], EXPECTED["boxes"], atol=1e-4)
+    np.testing.assert_allclose(detections.scores[:count], EXPECTED["scores"], atol=1e-6)
+    np.testing.assert_allclose(detections.boxes[:count], EXPECTED["boxes"], atol=1e-4)
 
 
 def test_its_training_goes_on_with_the_same_losses(tmp_path):

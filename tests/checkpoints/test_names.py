@@ -349,7 +349,7 @@ def test_parameters_without_moving_statistics_keep_their_names(model):
 
 
 def test_extra_layers_are_named_by_their_kernels():
-    """As `embedded_ssd_mobilenet_v1` of the original, whose 184 names and shapes these equal."""
+    """The same 184 names and shapes as `embedded_ssd_mobilenet_v1` of the original."""
     neck = schema.SsdExtraLayers(
         extra_depths=(512, 256, 256), extra_kernel_sizes=(3, 3, 2), depth_multiplier=0.125
     )

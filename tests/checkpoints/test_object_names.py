@@ -88,17 +88,19 @@ def test_a_classifier_initialises_both_stages(tmp_path):
         json.loads((API_GOLDENS / "faster_rcnn_resnet50_coco_variables.json").read_text())
     )
     first = "FirstStageFeatureExtractor/"
-    own = {name.removeprefix(first): shape for name, shape in shapes.items() if first in name}
-    arrays = _drawn(own | {"resnet_v1_50/logits/weights": [1, 1, 2048, 1000]})
-    report, found = _read(
+    second_stage = {
+        name.removeprefix(first): shape for name, shape in shapes.items() if first in name
+    }
+    arrays = _drawn(second_stage | {"resnet_v1_50/logits/weights": [1, 1, 2048, 1000]})
+    report, arrays_read = _read(
         tmp_path / "c.ckpt", arrays, "faster_rcnn_resnet50_coco", scope="classification"
     )
     unit = "block_4.unit_2.conv_2.kernel"
     name = "resnet_v1_50/block4/unit_2/bottleneck_v1/conv2/weights"
     assert report.loaded[f"backbone.{unit}"] == report.loaded[f"box_head.{unit}"] == name
-    np.testing.assert_array_equal(found[f"box_head.{unit}"], arrays[name])
+    np.testing.assert_array_equal(arrays_read[f"box_head.{unit}"], arrays[name])
     # All of the first stage's, and the 50 of block 4 once more.
-    assert len(found) == len(own) + 50
+    assert len(arrays_read) == len(second_stage) + 50
     assert list(report.skipped) == ["resnet_v1_50/logits/weights"]
 
 
@@ -120,13 +122,13 @@ def test_other_classes_are_noted(tmp_path):
     scope = "SecondStageBoxPredictor/ClassPredictor/"
     arrays |= _drawn({f"{scope}weights": [1024, 21], f"{scope}biases": [21]})
     options = {"scope": "detection", "load_heads": True, "min_loaded": 0.5}
-    report, found = _read(tmp_path / "d.ckpt", arrays, name, **options)
+    report, arrays_read = _read(tmp_path / "d.ckpt", arrays, name, **options)
     assert {mismatch.path for mismatch in report.mismatched} == {
         "box_predictor.class_.kernel",
         "box_predictor.class_.bias",
     }
     assert "has 21 logits a box, this model's has 91" in report.notes[0]
-    assert found["box_predictor.box.kernel"].shape == (1024, 360)
+    assert arrays_read["box_predictor.box.kernel"].shape == (1024, 360)
 
 
 def test_saved_weights_come_back(tmp_path):
@@ -143,9 +145,11 @@ def test_saved_weights_come_back(tmp_path):
     held = ({path: drawn[path] for path in section} for section in (params, stats))
     saved = save_weights(write_trained(tmp_path / "m", model, *held), tmp_path / "model.ckpt")
     assert saved.unnamed == ()
-    _, found = read_weights({**params, **stats}, model, tmp_path / "model.ckpt", ImportOptions())
-    assert found.keys() == drawn.keys()
-    for path, array in found.items():
+    _, arrays_read = read_weights(
+        {**params, **stats}, model, tmp_path / "model.ckpt", ImportOptions()
+    )
+    assert arrays_read.keys() == drawn.keys()
+    for path, array in arrays_read.items():
         np.testing.assert_array_equal(array, drawn[path])
 
 
@@ -176,21 +180,21 @@ def by_object_path(path, scope):
         assert names.keys() == arrays.keys()
     parts = model.parts if scope == "detection" else model.classifier_parts
     return {
-        name: list(arrays[own].shape)
-        for own, name in names.items()
-        if own.partition(".")[0] in parts
+        name: list(arrays[path].shape)
+        for path, name in names.items()
+        if path.partition(".")[0] in parts
     }
 
 
 def saved(name):
     layers = json.loads((TF2_GOLDENS / f"{name}.json").read_text())
-    # EfficientNet's layers have two paths. The one of the classifier leads to all of them.
+    # EfficientNet's layers have two paths. The path by the classifier leads to all of them.
     paths = {layer.replace("/_efficientnet/", "/classification_backbone/") for layer in layers}
     assert len(paths) == len(layers)
     return {
-        f"{layer.replace('/_efficientnet/', '/classification_backbone/')}/{kind}": own
+        f"{layer.replace('/_efficientnet/', '/classification_backbone/')}/{kind}": array
         for layer, held in layers.items()
-        for kind, own in held.items()
+        for kind, array in held.items()
         if layer.rpartition("-")[2] not in CLASSIFIER_LAYERS.get(name.rpartition("_")[0], ())
     }
 

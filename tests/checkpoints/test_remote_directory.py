@@ -84,10 +84,10 @@ def test_the_objects_are_the_files_of_the_directory(bucket, tmp_path):
     )
     assert not place.folder.exists()
     with model_place(bucket.url, step="latest") as copy:
-        found = ModelDirectory.open(copy.folder)
-        assert found.steps() == (2, 5)
-        assert found.checkpoint().read("params")["x"].tolist() == [5, 5, 5]
-        assert found.best().step == 2
+        read_back = ModelDirectory.open(copy.folder)
+        assert read_back.steps() == (2, 5)
+        assert read_back.checkpoint().read("params")["x"].tolist() == [5, 5, 5]
+        assert read_back.best().step == 2
     with model_place(bucket.url, step=4) as copy:
         assert ModelDirectory.open(copy.folder).steps() == (2, 4)
 
@@ -279,7 +279,9 @@ def test_leases_of_former_writers_are_removed_and_no_others_asked_for(bucket, mo
     asked, remove = [], ObjectFolder.remove
     for number in (3, 10**9):
         bucket.write(f".writer/{number:06d}", b"{}")
-    monkeypatch.setattr(ObjectFolder, "remove", lambda *own: asked.append(own[1]) or remove(*own))
+    monkeypatch.setattr(
+        ObjectFolder, "remove", lambda *arguments: asked.append(arguments[1]) or remove(*arguments)
+    )
     lease = WriterLease(bucket)
     assert sorted(asked) == [".writer/000003", ".writer/1000000000"]
     lease.release()

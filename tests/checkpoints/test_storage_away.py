@@ -81,9 +81,9 @@ def test_training_goes_on_while_the_storage_is_away_and_all_results_arrive(bucke
         assert directory.steps()[-4:] == (2, 3, 4, 5)
         directory.close()
     with model_place(bucket.url, step="latest") as copy:
-        found = ModelDirectory.open(copy.folder)
-        assert found.best().step == 5
-        assert found.checkpoint().read("params")["x"].tolist() == [5, 5, 5]
+        read_back = ModelDirectory.open(copy.folder)
+        assert read_back.best().step == 5
+        assert read_back.checkpoint().read("params")["x"].tolist() == [5, 5, 5]
         assert copy.steps() == (3, 4, 5)
 
 

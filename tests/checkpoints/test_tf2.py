@@ -118,10 +118,10 @@ def test_a_detector_is_read_as_far_as_it_is_wanted(tmp_path, scope, heads):
     slot = "model/_box_predictor/x/.OPTIMIZER_SLOT/optimizer/momentum"
     more = {"save_counter": np.int64([1]), "optimizer/iter": np.int64([1]), slot: np.zeros(1)}
     write_object_checkpoint(tmp_path / "ckpt-1", arrays | more)
-    report, found = read(tmp_path / "ckpt-1", scope=scope, load_heads=heads)
+    report, arrays_read = read(tmp_path / "ckpt-1", scope=scope, load_heads=heads)
     assert report.missing == {} and report.mismatched == ()
-    assert len(found) == len(arrays) - (0 if heads else 24)
-    for path, array in found.items():
+    assert len(arrays_read) == len(arrays) - (0 if heads else 24)
+    for path, array in arrays_read.items():
         np.testing.assert_array_equal(array, arrays[report.loaded[path]])
     reasons = list(report.skipped.values())
     assert reasons.count("training counter") == 2
@@ -140,7 +140,7 @@ def test_a_classifier_gives_the_backbone_and_a_detector_is_not_taken_for_one(tmp
 
 
 def test_the_variables_of_a_saved_model_are_read(tmp_path):
-    """Their keys are places in a list; the objects are below `_model`."""
+    """The keys are places in a list; the objects are below `_model`."""
     arrays = arrays_of(MODEL, root=1)
     keys = {path: f"_model/variables/{index}" for index, path in enumerate(arrays)}
     folder = tmp_path / "zoo" / "saved_model"
@@ -149,11 +149,11 @@ def test_the_variables_of_a_saved_model_are_read(tmp_path):
     held = {keys[path]: array for path, array in arrays.items()}
     write_object_checkpoint(folder / "variables" / "variables", held, keys)
     for given in (tmp_path / "zoo", folder, folder / "saved_model.pb"):
-        report, found = read(given)
+        report, arrays_read = read(given)
         assert report.path == str(folder / "variables" / "variables")
-        assert len(found) == len(arrays)
+        assert len(arrays_read) == len(arrays)
         kernel = "backbone.conv_3_pointwise.kernel"
-        np.testing.assert_array_equal(found[kernel], held[report.loaded[kernel]])
+        np.testing.assert_array_equal(arrays_read[kernel], held[report.loaded[kernel]])
     # A checkpoint beside it goes first.
     (tmp_path / "zoo" / "checkpoint").mkdir()
     write_object_checkpoint(tmp_path / "zoo" / "checkpoint" / "ckpt-0", arrays_of(MODEL))
@@ -210,12 +210,12 @@ def small():
 @pytest.mark.parametrize(("heads", "count"), [(False, 290), (True, 384)])
 def test_a_real_checkpoint_is_restored_as_the_original_restores_it(folder, heads, count):
     """Counts of restore_semantics.json; `full` is everything, `detection` all but the heads."""
-    report, found = read(SMALL / folder, small(), load_heads=heads)
-    assert len(found) == count
+    report, arrays_read = read(SMALL / folder, small(), load_heads=heads)
+    assert len(arrays_read) == count
     assert list(report.skipped.values()).count("head not asked for") == 384 - count
     keys = json.loads((SMALL / "expected.json").read_text())["keys"]
-    sums = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): own for key, *_, own in keys}
-    for path, array in found.items():
+    sums = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): total for key, *_, total in keys}
+    for path, array in arrays_read.items():
         assert zlib.crc32(array.tobytes()) == sums[report.loaded[path]]["crc32"]
 
 
@@ -223,7 +223,7 @@ def test_a_real_checkpoint_is_restored_as_the_original_restores_it(folder, heads
 @pytest.mark.proof
 def test_a_real_checkpoint_predicts_what_the_original_predicted():
     """Reached: 3.3e-6 of values up to 7.7."""
-    _, found = read(SMALL / "checkpoint", small())
+    _, arrays_read = read(SMALL / "checkpoint", small())
     graph, params, stats = abstract_detector(small(), "float32")
 
     @jax.jit
@@ -232,7 +232,7 @@ def test_a_real_checkpoint_predicts_what_the_original_predicted():
         return bind_detector(graph, *held)(images, train=False)
 
     images = np.stack([legacy_bilinear(image, (128, 128)) for image in waves()])
-    predictions = predict(found, images)
+    predictions = predict(arrays_read, images)
     expected = json.loads((SMALL / "expected.json").read_text())["forward"]
     for values, name in ((predictions.box_encodings, "box"), (predictions.class_logits, "cls")):
         flat = np.asarray(values).reshape(-1)
@@ -322,10 +322,10 @@ def test_saved_weights_come_back(tmp_path, train, capsys):
     command = ["weights", "save", str(tmp_path / "m"), "--to", str(tmp_path / "ckpt-1"), "--tf2"]
     assert main(command) == 0
     assert "renamed       5 as the original names them" in capsys.readouterr().out
-    report, found = read_weights(drawn, model, tmp_path / "ckpt-1", ImportOptions())
+    report, arrays_read = read_weights(drawn, model, tmp_path / "ckpt-1", ImportOptions())
     assert list(report.skipped) == ["save_counter"]
-    assert found.keys() == drawn.keys()
-    for path, array in found.items():
+    assert arrays_read.keys() == drawn.keys()
+    for path, array in arrays_read.items():
         np.testing.assert_array_equal(array, drawn[path])
 
 

@@ -71,8 +71,8 @@ def test_names_in_nested_dictionaries_are_joined(path, write):
         "done": True,
     }
     write(path, saved)
-    found = {"state_dict.module.w": WEIGHT, "optimizer.state.0.momentum_buffer": WEIGHT + 1}
-    assert_same_arrays(TorchFile(path), found)
+    expected = {"state_dict.module.w": WEIGHT, "optimizer.state.0.momentum_buffer": WEIGHT + 1}
+    assert_same_arrays(TorchFile(path), expected)
 
 
 @pytest.mark.parametrize("write", [write_zip, write_pickles])
@@ -134,8 +134,8 @@ def test_code_in_a_file_is_refused_by_name_and_not_run(tmp_path, path, write, ca
     write(path, {"w": WEIGHT, "x": call})
     with pytest.raises(UserError) as caught:
         TorchFile(path)
-    what = f"the file asks to run {name}, which weights do not need; nothing was run"
-    assert caught.value.what == what
+    sentence = f"the file asks to run {name}, which weights do not need; nothing was run"
+    assert caught.value.what == sentence
     assert caught.value.where == str(path)
     assert not marker.exists()
 

@@ -406,7 +406,7 @@ ROW = KnownWeights(
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Installs a package of weights whose code must not run, as pip leaves it."""
+    """Installs a package of weights with code that must not run, as pip leaves it."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -155,7 +155,7 @@ def test_a_file_with_the_weights_twice_is_refused(tmp_path):
     write_zip(tmp_path / "c.pth", {"model": arrays, "model_ema": arrays})
     with refused("c.pth", "model_ema"):
         take(tmp_path / "c.pth")
-    # Those without a prefix leave no doubt.
+    # Arrays without a prefix leave no doubt.
     write_zip(tmp_path / "d.pth", {"model": arrays, "model_ema": arrays} | arrays)
     assert take(tmp_path / "d.pth")[1].loaded["backbone.stem.kernel"] == "conv1.weight"
 

@@ -111,11 +111,11 @@ def test_a_loaded_model_detects_in_batches_of_any_size(settings, directory):
     model.stats.update(stats)
     for count in (1, 2):
         detect = predict_program(model.experiment, batch_size=count).bind(model.params, model.stats)
-        found = detect(
+        detections = detect(
             np.full((count, 64, 64, 3), 128, np.float32), np.full((count, 2), 64, np.int32)
         )
-        assert found.boxes.shape[0] == count
-        assert np.isfinite(jax.device_get(found.scores)).all()
+        assert detections.boxes.shape[0] == count
+        assert np.isfinite(jax.device_get(detections.scores)).all()
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ STEM, NECK = "backbone.stem.kernel", "neck.projection_1.kernel"
 
 @pytest.fixture
 def untrained_directory(tmp_path):
-    """A model whose neck has no names beside its backbone's."""
+    """A model with a neck that has no names beside its backbone's."""
     arrays = {STEM: np.ones((7, 7, 3, 4), np.float32), NECK: np.ones((1, 1, 4, 2), np.float32)}
     return write_trained(tmp_path / "model", replace(ssd(), neck=schema.Fpn()), arrays)
 
@@ -248,7 +248,7 @@ def test_a_checkpoint_is_opened_by_its_own_folder(trained_once):
 def test_a_link_out_of_a_foreign_checkpoint_is_not_packed(trained_once, tmp_path):
     step = open_model(trained_once).step
     foreign = shutil.copytree(trained_once / "checkpoints" / str(step), tmp_path / "foreign")
-    # Its manifest lists no files.
+    # The manifest of the checkpoint lists no files.
     age(foreign)
     (tmp_path / "secret").write_text("a key")
     (foreign / "label_map.pbtxt").unlink()
@@ -270,11 +270,11 @@ def test_nothing_is_replaced_unasked(trained_once, packed):
 
 def test_files_beside_a_packed_model_stay_when_it_is_replaced(trained_once, packed):
     target = packed / "model"
-    own = sorted(path.name for path in target.iterdir())
+    names = sorted(path.name for path in target.iterdir())
     (target / "notes").mkdir()
     (target / "notes/q.txt").write_text("mine")
     pack_model(trained_once, target, overwrite=True)
-    assert sorted(path.name for path in target.iterdir()) == sorted([*own, "notes"])
+    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "notes"])
     assert (target / "notes/q.txt").read_text() == "mine"
 
 
