@@ -71,9 +71,9 @@ def understood(words):
     ],
 )
 def test_every_command_of_a_launcher_page_parses(page, count):
-    found = list(commands(LAUNCHERS[page]))
-    assert len(found) == count
-    for words in found:
+    parsed = list(commands(LAUNCHERS[page]))
+    assert len(parsed) == count
+    for words in parsed:
         understood(words)
 
 

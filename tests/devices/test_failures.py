@@ -65,11 +65,11 @@ def pid_of(process):
 
 def ends(processes, timeout=MOST):
     """Returns exit code and standard error of all."""
-    found = []
+    ended = []
     for process in processes:
         _, errors = process.communicate(timeout=timeout)
-        found.append((process.returncode, errors.strip()))
-    return found
+        ended.append((process.returncode, errors.strip()))
+    return ended
 
 
 def test_a_failing_process_ends_all_and_is_named(start):

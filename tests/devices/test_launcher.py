@@ -141,9 +141,9 @@ def test_processes_that_cannot_find_each_other_are_refused(variables, message, f
 
 
 def test_an_indexed_job_with_a_tpu_is_told_by_its_own_variables():
-    one = {"JOB_COMPLETION_INDEX": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
-    assert find_process(one) is None
-    assert find_process(one | {"TPU_WORKER_HOSTNAMES": "a,b"}).count == 2
+    job = {"JOB_COMPLETION_INDEX": "0", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+    assert find_process(job) is None
+    assert find_process(job | {"TPU_WORKER_HOSTNAMES": "a,b"}).count == 2
 
 
 def test_slurm():
@@ -301,8 +301,8 @@ def objects(page):
     """Returns the objects of Kubernetes on a page by kind."""
     text = (PAGES / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    found = [one for block in blocks for one in yaml.safe_load_all(block)]
-    return {one["kind"]: one for one in found if "kind" in one}
+    documents = [document for block in blocks for document in yaml.safe_load_all(block)]
+    return {document["kind"]: document for document in documents if "kind" in document}
 
 
 def holds(kind, value):
@@ -317,8 +317,8 @@ def pods(page):
             if "containers" in value.get("spec", {}):
                 yield value
             value = list(value.values())
-        for one in value if isinstance(value, list) else ():
-            yield from search(one)
+        for item in value if isinstance(value, list) else ():
+            yield from search(item)
 
     yield from search(list(objects(page).values()))
 
@@ -326,13 +326,15 @@ def pods(page):
 @pytest.mark.parametrize(("page", "count"), [("gke.md", 1), ("jobset.md", 1), ("ray.md", 4)])
 def test_pods_have_the_schema_of_kubernetes(page, count):
     validation = pytest.importorskip("kubernetes_validate")
-    found = list(pods(page))
-    assert len(found) == count
-    for pod in found:
+    listed = list(pods(page))
+    assert len(listed) == count
+    for pod in listed:
         whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, **pod}
         validation.validate(whole, VERSION, strict=True)
         mounted = {
-            mount["name"] for one in pod["spec"]["containers"] for mount in one["volumeMounts"]
+            mount["name"]
+            for container in pod["spec"]["containers"]
+            for mount in container["volumeMounts"]
         }
         assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
 
@@ -359,15 +361,17 @@ def test_the_job_set_numbers_its_processes():
 
 
 def test_the_queue_takes_the_job_set():
-    jobset, found = objects("jobset.md")["JobSet"], objects("jobset.md")
+    jobset, by_kind = objects("jobset.md")["JobSet"], objects("jobset.md")
     for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue"):
-        holds(kind, found[kind]["spec"])
+        holds(kind, by_kind[kind]["spec"])
     queue = jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
-    assert found["LocalQueue"]["metadata"]["name"] == queue
-    assert found["LocalQueue"]["spec"]["clusterQueue"] == found["ClusterQueue"]["metadata"]["name"]
-    (group,) = found["ClusterQueue"]["spec"]["resourceGroups"]
+    assert by_kind["LocalQueue"]["metadata"]["name"] == queue
+    assert (
+        by_kind["LocalQueue"]["spec"]["clusterQueue"] == by_kind["ClusterQueue"]["metadata"]["name"]
+    )
+    (group,) = by_kind["ClusterQueue"]["spec"]["resourceGroups"]
     (flavor,) = group["flavors"]
-    assert flavor["name"] == found["ResourceFlavor"]["metadata"]["name"]
+    assert flavor["name"] == by_kind["ResourceFlavor"]["metadata"]["name"]
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
     (resource,) = container["resources"]["limits"]
@@ -375,7 +379,7 @@ def test_the_queue_takes_the_job_set():
     needed = job["completions"] * int(container["resources"]["limits"][resource])
     assert flavor["resources"][0]["nominalQuota"] == 2 * needed
     selector = job["template"]["spec"]["nodeSelector"]
-    assert selector == found["ResourceFlavor"]["spec"]["nodeLabels"]
+    assert selector == by_kind["ResourceFlavor"]["spec"]["nodeLabels"]
 
 
 def test_the_ray_job_has_room_for_its_workers():
@@ -388,7 +392,11 @@ def test_the_ray_job_has_room_for_its_workers():
         holds("workerGroupSpec", group)
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        (needed,) = (one for one in extras["optional-dependencies"]["ray"] if "ray[" in one)
+        (needed,) = (
+            requirement
+            for requirement in extras["optional-dependencies"]["ray"]
+            if "ray[" in requirement
+        )
         assert f">={spec['rayVersion'].rpartition('.')[0]}," in needed
     program, *words = shlex.split(job["spec"]["entrypoint"])
     assert program == "stillbox"

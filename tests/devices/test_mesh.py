@@ -139,8 +139,8 @@ def test_two_devices_train_and_score_as_one_does(scenes, experiment, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "batch 4 on 2 cpu devices" in done.stderr
-    one, two = (read_history(tmp_path / name / HISTORY) for name in ("one", "two"))
+    alone, two = (read_history(tmp_path / name / HISTORY) for name in ("one", "two"))
     # Sums over the batch are taken in another order: float32 agrees to 7 digits.
     for metric in ("loss", "gradient_norm"):
-        np.testing.assert_allclose(one.series(metric), two.series(metric), rtol=1e-5)
-    assert one.evaluations == two.evaluations
+        np.testing.assert_allclose(alone.series(metric), two.series(metric), rtol=1e-5)
+    assert alone.evaluations == two.evaluations

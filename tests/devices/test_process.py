@@ -246,7 +246,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "allowed", "variables", "own"),
+    ("count", "allowed", "variables", "share"),
     [
         (96, 96, {}, 96),
         (96, 12, {}, 12),
@@ -260,10 +260,10 @@ def machine(monkeypatch):
     ],
 )
 def test_processes_of_a_machine_share_its_allowed_processors(
-    machine, count, allowed, variables, own
+    machine, count, allowed, variables, share
 ):
     machine(count, allowed, variables)
-    assert own_processors() == own
+    assert own_processors() == share
 
 
 def test_input_threads_are_as_configured_or_one_for_each_processor(machine):

@@ -199,11 +199,11 @@ def test_only_programs_are_removed(tmp_path):
 
 
 def test_versions_of_packages_and_platform():
-    found = versions()
-    assert found["stillbox"] == __version__
-    assert found["jax"] == jax.__version__
-    assert found["platform"] == "cpu"
-    assert found.keys() >= {"python", "jaxlib", "flax", "optax", "numpy"}
+    named = versions()
+    assert named["stillbox"] == __version__
+    assert named["jax"] == jax.__version__
+    assert named["platform"] == "cpu"
+    assert named.keys() >= {"python", "jaxlib", "flax", "optax", "numpy"}
 
 
 def test_the_collector_pauses_and_goes_on_after_an_error_too():
@@ -266,7 +266,7 @@ def test_without_counts_of_devices_the_process_is_measured(monkeypatch):
     resident = int(line.split()[1]) * 1024
     assert peak.device == ""
     assert peak.nbytes == pytest.approx(resident, rel=0.02)
-    # The system counts that of the program that started this one, too.
+    # The system counts the peak of the program that started this one, too.
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2**40))
     assert peak_memory().nbytes == pytest.approx(resident, rel=0.02)
     assert re.fullmatch(r"peak memory of the process: [\d.,]+ [GM]iB resident .*", peak.describe())

@@ -47,8 +47,8 @@ def test_what_converters_print_is_kept_back_and_the_work_reported(capfd, monkeyp
     monkeypatch.setattr(waiting, "_ONCE_SECONDS", 0.01)
     said, printer = threading.Event(), waiting._printer
 
-    def print_and_tell(own):
-        return lambda line: (printer(own)(line), said.set())
+    def print_and_tell(worker_printer):
+        return lambda line: (printer(worker_printer)(line), said.set())
 
     monkeypatch.setattr(waiting, "_printer", print_and_tell)
     streams = sys.stdout, sys.stderr
