@@ -60,8 +60,8 @@ def example(
 def write(folder: Path, examples) -> schema.Records:
     """Writes records and label map and returns what names them."""
     with tfrecord_writer(folder / "data.record") as write:
-        for one in examples:
-            write(serialize_example(one))
+        for record in examples:
+            write(serialize_example(record))
     (folder / "labels.pbtxt").write_text(LABELS)
     return schema.Records(
         paths=(str(folder / "data.record"),), label_map=str(folder / "labels.pbtxt")

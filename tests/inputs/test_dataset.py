@@ -134,12 +134,12 @@ BROKEN = example(1, encoded=b"\xff\xd8\xff\xe0 no jpeg")
 
 
 def test_a_record_becomes_pixels_boxes_and_class_ids(tmp_path):
-    one = example(0, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]], [1, 4])
-    data = dataset(tmp_path, [one])
+    record = example(0, [[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1]], [1, 4])
+    data = dataset(tmp_path, [record])
     sample = data.load(0)
     assert len(data) == 1
-    assert (sample.image == decode_image(one.encoded)).all()
-    np.testing.assert_array_equal(sample.boxes, one.boxes)
+    assert (sample.image == decode_image(record.encoded)).all()
+    np.testing.assert_array_equal(sample.boxes, record.boxes)
     assert sample.class_ids.tolist() == [1, 4]
     assert sample.class_ids.dtype == np.int32
     assert sample.weights.tolist() == [1, 1]

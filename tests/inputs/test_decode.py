@@ -188,8 +188,8 @@ def batches(folder, resizer, *, size=(90, 120), augmentations=(), options=({},))
     model = schema.OneStage(num_classes=4, resizer=resizer)
     rough = np.random.default_rng(0).normal(0, 15, (*size, 3))
     files = [jpeg((picture(*size, seed=n) + rough).clip(0, 255).astype(np.uint8)) for n in range(4)]
-    found = [example(n, encoded=data, size=size) for n, data in enumerate(files)]
-    data = dataset(folder, found, model=model)
+    examples = [example(n, encoded=data, size=size) for n, data in enumerate(files)]
+    data = dataset(folder, examples, model=model)
     return [
         TrainLoader(data, batch_size=4, workers=0, augmentations=augmentations, **each).batch(0)
         for each in options
@@ -203,8 +203,8 @@ def test_uint8_is_the_rounded_batch_at_a_quarter_of_the_bytes(tmp_path, name):
     assert 4 * rounded.images.nbytes == floats.images.nbytes
     # Half a level, and what float32 cannot tell from a half.
     assert abs(rounded.images - floats.images.clip(0, 255)).max() <= 0.5 + 1e-3
-    for one, other in zip(floats[1:], rounded[1:], strict=True):
-        assert one.tobytes() == other.tobytes()
+    for left, other in zip(floats[1:], rounded[1:], strict=True):
+        assert left.tobytes() == other.tobytes()
 
 
 def test_colours_out_of_range_are_clipped(tmp_path):
@@ -251,10 +251,10 @@ def test_reduced_images_lie_where_whole_ones_do(tmp_path, method, augmentations,
         resizer = schema.FixedShapeResizer(height=37, width=53, method=method)
     model = schema.OneStage(num_classes=4, resizer=resizer)
     data = jpeg(ramps(403, 601), 100)
-    found = [example(n, encoded=data, size=(403, 601)) for n in range(6)]
+    examples = [example(n, encoded=data, size=(403, 601)) for n in range(6)]
     exact, reduced = (
         TrainLoader(
-            dataset(tmp_path, found, model=model),
+            dataset(tmp_path, examples, model=model),
             batch_size=6,
             workers=0,
             augmentations=augmentations,
@@ -270,8 +270,8 @@ def test_reduced_images_lie_where_whole_ones_do(tmp_path, method, augmentations,
     difference = reduced.images[inner].astype(np.float64) - exact.images[inner]
     assert abs(difference.mean((1, 2))).max() < 0.3
     assert difference.any()
-    for one, other in zip(exact[1:], reduced[1:], strict=True):
-        assert one.tobytes() == other.tobytes()
+    for left, other in zip(exact[1:], reduced[1:], strict=True):
+        assert left.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_reduced_images_lie_where_whole_ones_do(tmp_path, method, augmentations,
 def test_where_nothing_is_reduced_nothing_changes(tmp_path, resizer, augmentations):
     options = ({}, {"reduced_decoding": True})
     exact, same = batches(tmp_path, resizer, augmentations=augmentations, options=options)
-    for one, other in zip(exact, same, strict=True):
-        assert one.tobytes() == other.tobytes()
+    for left, other in zip(exact, same, strict=True):
+        assert left.tobytes() == other.tobytes()
 
 
 def test_rounding_is_that_of_exact_interpolation():

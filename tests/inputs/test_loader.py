@@ -204,10 +204,10 @@ def test_every_epoch_has_every_record_once(data):
 
 
 def test_a_batch_is_a_function_of_its_number(data):
-    one = loader(data)
-    later = one.batch(5)
-    one.batch(0)
-    same([later], [one.batch(5)])
+    again = loader(data)
+    later = again.batch(5)
+    again.batch(0)
+    same([later], [again.batch(5)])
     same([later], [loader(data).batch(5)])
 
 
@@ -347,7 +347,7 @@ def test_a_dropped_image_leaves_a_row_of_weight_0(tmp_path):
     assert batch.image_weights.tolist() == [1, 0]
     assert batch.weights[1].sum() == 0
     assert (batch.images[1] == 0).all()
-    # Its boxes can be read, so that it can be told from a row that only fills up.
+    # The boxes can be read, so that the image can be told from a row that only fills up.
     assert batch.records.tolist() == [0, 1]
     assert gap.stats.left_out == 1
     assert "1 unusable record left out" in gap.stats.summary()

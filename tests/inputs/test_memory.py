@@ -210,7 +210,7 @@ def test_the_limit_is_the_free_memory_less_the_reserve(monkeypatch, free, limit)
 
 def test_two_caches_together_leave_the_reserve_of_one(samples, monkeypatch):
     """Training's and evaluation's data, or two processes: each could take all of it alone."""
-    size, one = samples[0].nbytes, samples[0]
+    size, held = samples[0].nbytes, samples[0]
     free = 20 * size
     # 20 images fit into the free memory; four of them, a fifth, are reserved.
     monkeypatch.setattr(memory, "_MIN_RESERVED", 0)
@@ -223,7 +223,7 @@ def test_two_caches_together_leave_the_reserve_of_one(samples, monkeypatch):
     assert [each.limit // size for each in caches] == [16, 16]
     for number in range(20):
         for each in caches:
-            each.add(number, one)
+            each.add(number, held)
     assert all(each.full for each in caches)
     # 17 and not 16: memory is measured before the last image is added.
     assert 16 <= sum(len(each) for each in caches) <= 17

@@ -38,7 +38,7 @@ def experiment(tmp_path_factory):
 
 
 def beside_training(experiment, processes):
-    """Returns the experiment whose batches so many processes make."""
+    """Returns the experiment with batches that so many processes make."""
     return replace(experiment, data=replace(experiment.data, processes=processes))
 
 
@@ -61,15 +61,15 @@ def test_processes_make_the_batches_that_threads_make_and_count_as_they_do(exper
     beside = open_train_loader(beside_training(experiment, 2), workers=2)
     expected = list(alone.iterate(3, 15))
     # Kept to the end: no memory is used again while somebody holds its batch.
-    found = list(beside.iterate(3, 15))
-    for one, other in zip(found, expected, strict=True):
-        for name, left, right in zip(one._fields, one, other, strict=True):
+    made = list(beside.iterate(3, 15))
+    for batch, other in zip(made, expected, strict=True):
+        for name, left, right in zip(batch._fields, batch, other, strict=True):
             assert left.dtype == right.dtype, name
             assert left.tobytes() == right.tobytes(), name
     assert beside.stats == alone.stats
     assert alone.stats.left_out > 1
     assert alone.stats.truncated_boxes > 1
-    # Both processes have met each bad record.
+    # The two processes have met each bad record.
     assert list(beside.dataset.source.problems) == list(alone.dataset.source.problems)
     assert len(alone.dataset.source.problems.lines()) == 3
     assert {problem.count for problem in alone.dataset.source.problems} == {1}

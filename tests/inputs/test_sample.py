@@ -121,20 +121,20 @@ def test_augmentations_make_the_same_sample(augmentations):
     rest = boxes, np.int32([1, 2]), np.float32([1, 1])
     stored = StoredSample(np.empty((0, 0, 3), np.uint8), *rest, StoredImage.read(FILES["420"]))
     for seed in range(5):
-        one, other = (
+        left, other = (
             apply_augmentations(augmentations, sample, np.random.default_rng(seed))
             for sample in (stored, Sample(decode_image(FILES["420"]), *rest))
         )
-        assert one.size == other.size
-        one = one.decoded()
+        assert left.size == other.size
+        left = left.decoded()
         for name in ("image", "boxes", "class_ids", "weights"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            np.testing.assert_array_equal(getattr(left, name), getattr(other, name))
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("by", ["OpenCV", "Pillow"])
 def test_reduced_decoding_averages_squares(factor, by, monkeypatch):
-    # Without subsampling of colours, whose means are others.
+    # Subsampling of colours would change the means.
     data = saved(Image.fromarray(picture(160, 240)), "JPEG", quality=100, subsampling=0)
     means = decode_image(data).reshape(160 // factor, factor, 240 // factor, factor, 3).mean((1, 3))
     if by == "Pillow":
@@ -250,7 +250,7 @@ def test_the_boxes_of_four_images_count_against_the_limit(tmp_path):
 # ---- the last steps -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("augmentation", MIXED, ids=lambda one: one.kind)
+@pytest.mark.parametrize("augmentation", MIXED, ids=lambda augmentation: augmentation.kind)
 @pytest.mark.parametrize("start", [0, 3, 5, 6])
 def test_the_last_steps_leave_the_augmentation_out(data, augmentation, start):
     ending = [replace(augmentation, skip_last_steps=3)]

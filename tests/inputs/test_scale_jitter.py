@@ -137,7 +137,7 @@ def test_boxes_end_with_the_frame_and_not_with_the_canvas():
     np.testing.assert_allclose(placed * 64, [[0, 0, 47, 47]], atol=1e-5)
 
 
-# A model of 24 x 32 pixels whose images are drawn between half and twice that.
+# A model of 24 x 32 pixels; its images are drawn between half and twice the size.
 RESIZER = JITTER(height=24, width=32, min_scale=0.5, max_scale=2.0)
 BOXES = [[0.1, 0.1, 0.4, 0.3], [0.5, 0.6, 0.9, 0.9]]
 
@@ -188,8 +188,8 @@ def test_boxes_follow_their_pixels(tmp_path):
     image[12:36, 20:60] = 255
 
     encoded = saved(Image.fromarray(image), "PNG")
-    one = example(0, [[12 / 60, 20 / 80, 36 / 60, 60 / 80]], size=(60, 80), encoded=encoded)
-    data = dataset(tmp_path, [one], model=replace(MODEL, resizer=RESIZER))
+    record = example(0, [[12 / 60, 20 / 80, 36 / 60, 60 / 80]], size=(60, 80), encoded=encoded)
+    data = dataset(tmp_path, [record], model=replace(MODEL, resizer=RESIZER))
     loader = TrainLoader(data, batch_size=16, workers=0)
     scale = np.array([24, 32, 24, 32])
     seen = 0

@@ -2,8 +2,8 @@
 
 The image of the goldens is not written down with them. Its size follows from the
 autoaugment_images, which are multiples of 1/24 and 1/32, and its formula from pixels that shifts
-bring to the corner: the first pixel of `translate_x(10)` is that of column 10, [30, 90, 90], and
-that of `translate_y(10)` is row 10's, [70, 150, 90]. Sums of all three channels and the other two
+bring to the corner: the first pixel of `translate_x(10)` comes from column 10, [30, 90, 90], of
+`translate_y(10)` from row 10, [70, 150, 90]. Sums of all three channels and the other two
 pixels confirm it. The boxes are known up to what is cut off: others in the same pixels would do
 as well.
 """
@@ -68,12 +68,12 @@ def test_every_choice_of_contrast_is_there():
 
 
 def test_the_rules_know_the_policies_that_change_contrast():
-    found = [
+    policies = [
         name
         for name, rows in POLICIES.items()
         if any(step.name == "Contrast" and step.probability for row in rows for step in row)
     ]
-    assert tuple(found) == _POLICIES_WITH_CONTRAST
+    assert tuple(policies) == _POLICIES_WITH_CONTRAST
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def parsed(call):
 
 def calls(table):
     """Yields the goldens of one table; without the shared folder there are none."""
-    found = goldens() if SHARED.is_dir() else {}
-    return [call for call in found if "." not in call.split("(")[0] and parsed(call)[0] in table]
+    recorded = goldens() if SHARED.is_dir() else {}
+    return [call for call in recorded if "." not in call.split("(")[0] and parsed(call)[0] in table]
 
 
 def image():

@@ -258,10 +258,10 @@ def covered(image):
 
 
 def test_a_patch_has_twice_the_half_and_may_stick_out():
-    found = {covered(cutout(black(30, 50), 10, rng(number))) for number in range(400)}
-    assert max(height for *_, height, _ in found) == max(width for *_, width in found) == 20
+    patches = {covered(cutout(black(30, 50), 10, rng(number))) for number in range(400)}
+    assert max(height for *_, height, _ in patches) == max(width for *_, width in patches) == 20
     # About the first pixel 10 are left, about the last one 11.
-    assert min(height for *_, height, _ in found) == min(width for *_, width in found) == 10
+    assert min(height for *_, height, _ in patches) == min(width for *_, width in patches) == 10
 
 
 def test_no_half_no_patch():
@@ -272,16 +272,16 @@ def test_a_patch_at_a_box_is_about_a_pixel_of_it():
     # Rows 20 to 60 of 100, columns 40 to 80 of 200, both ends included: 41 pixels each way, and
     # int(.75 * 20.5) = 15.
     boxes = np.array([[0.2, 0.2, 0.6, 0.4]], np.float32)
-    found = [covered(cutout_at_a_box(black(100, 200), boxes, 0.75, rng(n))) for n in range(600)]
-    assert {(height, width) for *_, height, width in found} == {(30, 30)}
-    assert {y + 15 for y, *_ in found} == set(range(20, 61))
-    assert {x + 15 for _, x, *_ in found} == set(range(40, 81))
+    patches = [covered(cutout_at_a_box(black(100, 200), boxes, 0.75, rng(n))) for n in range(600)]
+    assert {(height, width) for *_, height, width in patches} == {(30, 30)}
+    assert {y + 15 for y, *_ in patches} == set(range(20, 61))
+    assert {x + 15 for _, x, *_ in patches} == set(range(40, 81))
 
 
 def test_a_patch_goes_to_any_of_the_boxes():
     boxes = np.array([[0.1, 0.1, 0.2, 0.2], [0.8, 0.8, 0.9, 0.9]], np.float32)
-    found = [covered(cutout_at_a_box(black(99, 99), boxes, 0.5, rng(n))) for n in range(100)]
-    first = sum(y < 50 for y, *_ in found)
+    patches = [covered(cutout_at_a_box(black(99, 99), boxes, 0.5, rng(n))) for n in range(100)]
+    first = sum(y < 50 for y, *_ in patches)
     assert 30 < first < 70  # deviation 5
 
 

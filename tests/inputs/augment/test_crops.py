@@ -115,9 +115,9 @@ def test_a_tall_image_limits_the_width():
 
 
 def test_one_pixel_can_be_cropped():
-    one = sample([[0, 0, 1, 1]], size=(1, 1))
+    single_pixel = sample([[0, 0, 1, 1]], size=(1, 1))
     for number in range(20):
-        after = apply_augmentations([SSD()], one, rng(number))
+        after = apply_augmentations([SSD()], single_pixel, rng(number))
         assert after.image.shape == (1, 1, 3)
         np.testing.assert_array_equal(after.boxes, [[0, 0, 1, 1]])
 
@@ -299,16 +299,16 @@ def shares(mode, ratio=0.5, box=BOX):
     + [(f"shrink{end}", 0.5, 1) for end in ("", "_symmetric", "_symmetric_xy")],
 )
 def test_edges_move_within_their_range(mode, low, high):
-    found = shares(mode)
-    assert found.min() >= low - 1e-5
-    assert found.max() <= high + 1e-5
-    assert np.ptp(found) > 0.9 * (high - low)
+    moved = shares(mode)
+    assert moved.min() >= low - 1e-5
+    assert moved.max() <= high + 1e-5
+    assert np.ptp(moved) > 0.9 * (high - low)
     # How many of the four are drawn by themselves.
     independent = {"_xy": 1, "ric": 2}.get(mode[-3:], 4)
-    different = np.mean([len(np.unique(row.round(4))) for row in found])
+    different = np.mean([len(np.unique(row.round(4))) for row in moved])
     assert different == pytest.approx(independent, abs=0.1)
     if independent == 2:
-        np.testing.assert_allclose(found[:, :2], found[:, 2:], atol=1e-4)
+        np.testing.assert_allclose(moved[:, :2], moved[:, 2:], atol=1e-4)
 
 
 def test_edges_end_at_the_image():
@@ -320,10 +320,10 @@ def test_edges_end_at_the_image():
 def test_a_symmetric_box_stops_at_the_first_edge_of_the_image():
     # .1 above and .05 beside the box: it may grow to 1.5 and 1.2 times its size.
     box = [[0.1, 0.05, 0.5, 0.55]]
-    found = shares("expand_symmetric", ratio=1.0, box=box)
-    np.testing.assert_allclose(found.max(axis=0), [1.5, 1.2, 1.5, 1.2], atol=1e-4)
-    found = shares("expand_symmetric_xy", ratio=1.0, box=box)
-    np.testing.assert_allclose(found.max(axis=0), [1.2] * 4, atol=1e-4)
+    moved = shares("expand_symmetric", ratio=1.0, box=box)
+    np.testing.assert_allclose(moved.max(axis=0), [1.5, 1.2, 1.5, 1.2], atol=1e-4)
+    moved = shares("expand_symmetric_xy", ratio=1.0, box=box)
+    np.testing.assert_allclose(moved.max(axis=0), [1.2] * 4, atol=1e-4)
 
 
 def test_jitter_leaves_image_and_classes_alone():

@@ -11,7 +11,7 @@ from stillbox.experiment.variants import implementation_of
 from tests.experiment.augmentation_cases import BEYOND_THE_LANGUAGE, CASES
 from tests.inputs.augment.samples import augmented, sample
 
-# These hand out values beyond 0..255 on purpose.
+# Augmentations that hand out values beyond 0..255 on purpose.
 UNBOUNDED = schema.NormalizeImage, schema.SubtractChannelMean
 NOTHING_RANDOM = (
     schema.ResizeImage,
@@ -24,7 +24,7 @@ SEEDS = range(12)
 
 
 OPERATIONS = tuple(schema.Augmentation.variants.values())
-# It shows in the loader: tests/inputs/test_sample.py.
+# The field shows in the loader: tests/inputs/test_sample.py.
 OF_THE_RUN = "skip_last_steps"
 # The usual sizes would only take time.
 SMALL = {
@@ -145,9 +145,9 @@ def test_nothing_is_written_into_the_input(settings, dtype):
 def test_the_same_generator_gives_the_same_result(settings):
     first, again = (augmented(settings, sample(), 5) for _ in range(2))
     for field in dataclasses.fields(first):
-        one, other = getattr(first, field.name), getattr(again, field.name)
-        assert one.dtype == other.dtype
-        assert np.array_equal(one, other)
+        left, other = getattr(first, field.name), getattr(again, field.name)
+        assert left.dtype == other.dtype
+        assert np.array_equal(left, other)
 
 
 @every_variant
@@ -156,9 +156,9 @@ def test_a_window_of_a_larger_image_is_accepted(settings):
     whole = sample(size=(60, 100))
     view = dataclasses.replace(whole, image=whole.image[10:50, 5:85])
     packed = dataclasses.replace(view, image=np.ascontiguousarray(view.image))
-    one, other = (augmented(settings, case, 3) for case in (view, packed))
-    assert np.array_equal(one.image, other.image)
-    assert np.array_equal(one.boxes, other.boxes)
+    left, other = (augmented(settings, case, 3) for case in (view, packed))
+    assert np.array_equal(left.image, other.image)
+    assert np.array_equal(left.boxes, other.boxes)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.kind)
@@ -180,7 +180,7 @@ def test_results_differ_between_seeds_unless_deterministic(operation):
 
 
 def leaves(value, path=()):
-    """Yields the place, the type and the value of every field, those of operations included."""
+    """Yields the place, the type and the value of every field, operations' fields included."""
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
         if isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
@@ -223,7 +223,7 @@ def outcomes(settings):
 
 def is_same(settings, usual):
     """Stops at the first difference."""
-    return all(one == other for one, other in zip(outcomes(settings), usual, strict=True))
+    return all(left == other for left, other in zip(outcomes(settings), usual, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -91,13 +91,13 @@ def test_scaling_aligns_the_corners_and_cuts_sides_to_whole_pixels():
 def test_all_four_methods_are_used():
     before = sample()
     settings = schema.RandomResizeMethod(height=16, width=17)
-    found = [after.image.tobytes() for after in many(settings, before, 400)]
+    images = [after.image.tobytes() for after in many(settings, before, 400)]
     expected = {}
     for method in ("bilinear", "nearest", "bicubic", "area"):
         fixed = schema.FixedShapeResizer(height=16, width=17, method=method)
         expected[resize_image(before.image, fixed)[0].tobytes()] = method
-    assert {expected[pixels] for pixels in found} == set(expected.values())
-    assert all(abs(found.count(pixels) - 100) < 40 for pixels in expected)  # 4.6 deviations
+    assert {expected[pixels] for pixels in images} == set(expected.values())
+    assert all(abs(images.count(pixels) - 100) < 40 for pixels in expected)  # 4.6 deviations
 
 
 @pytest.mark.parametrize("method", ["bilinear", "nearest", "bicubic", "area"])
@@ -247,9 +247,9 @@ def test_places_are_uniform_but_for_the_last_one():
     # One row of two pixels on a canvas of one row and six: columns 0 to 3, never 4.
     before = of_pixels([10, 20])
     sizes = {"min_height": 1, "max_height": 1, "min_width": 6, "max_width": 6}
-    found = [place_of(after, before)[1] for after in many(PAD(**sizes), before, 1000)]
-    assert set(found) == {0, 1, 2, 3}
-    assert all(abs(found.count(x) - 250) < 60 for x in range(4))  # 4.4 standard deviations
+    places = [place_of(after, before)[1] for after in many(PAD(**sizes), before, 1000)]
+    assert set(places) == {0, 1, 2, 3}
+    assert all(abs(places.count(x) - 250) < 60 for x in range(4))  # 4.4 standard deviations
 
 
 def test_without_sizes_the_canvas_is_up_to_twice_as_large():

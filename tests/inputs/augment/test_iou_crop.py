@@ -23,7 +23,7 @@ def iou(box, other):
     """The definition, for one pair, in plain numbers."""
     height = max(min(box[2], other[2]) - max(box[0], other[0]), 0)
     width = max(min(box[3], other[3]) - max(box[1], other[1]), 0)
-    areas = [(one[2] - one[0]) * (one[3] - one[1]) for one in (box, other)]
+    areas = [(corners[2] - corners[0]) * (corners[3] - corners[1]) for corners in (box, other)]
     return height * width / (sum(areas) - height * width)
 
 
@@ -133,11 +133,11 @@ def test_sides_are_uniform_in_their_range_as_far_as_the_aspect_ratio_lets_them()
     grid = [(y, x, y + 0.02, x + 0.02) for y in corners for x in corners]
     settings = CROP(min_ious=(-1.0,), candidates=1, max_draws=1, whole_image_probability=0.0)
     drawn = windows(settings, grid, 4000)
-    found = np.array([window for window in drawn if window is not None])
+    kept = np.array([window for window in drawn if window is not None])
     # Sides are pairs in a square of .7 by .7. Beyond the ratio are two triangles with legs .2 and
     # .4: .08 of .49.
-    assert abs(len(found) / 4000 - (1 - 0.08 / 0.49)) < 0.025  # 4.3 standard deviations
-    sides = found[:, 2:] - found[:, :2]
+    assert abs(len(kept) / 4000 - (1 - 0.08 / 0.49)) < 0.025  # 4.3 standard deviations
+    sides = kept[:, 2:] - kept[:, :2]
     assert 0.3 - 1e-9 <= sides.min() < 0.32
     assert 0.98 < sides.max() <= 1 + 1e-9
     ratio = sides[:, 0] / sides[:, 1]
@@ -150,10 +150,10 @@ def test_sides_are_uniform_in_their_range_as_far_as_the_aspect_ratio_lets_them()
 def test_windows_are_anywhere_in_the_free_space():
     settings = CROP(min_ious=(-1.0,), min_side=0.5, max_side=0.5)
     boxes = [(y, x, y + 0.01, x + 0.01) for y in (0.2, 0.7) for x in (0.2, 0.7)]
-    found = np.array([w for w in windows(settings, boxes, 1000) if w is not None])
-    assert found[:, :2].min() < 0.01
-    assert found[:, 2:].max() > 0.99
-    np.testing.assert_allclose(found[:, :2].mean(axis=0), 0.25, atol=0.025)
+    kept = np.array([w for w in windows(settings, boxes, 1000) if w is not None])
+    assert kept[:, :2].min() < 0.01
+    assert kept[:, 2:].max() > 0.99
+    np.testing.assert_allclose(kept[:, :2].mean(axis=0), 0.25, atol=0.025)
 
 
 def test_every_bound_is_as_likely():
@@ -168,12 +168,12 @@ def test_every_bound_is_as_likely():
 
 def test_one_candidate_fails_more_often_than_fifty():
     once = {"max_draws": 1, "whole_image_probability": 0.0, "min_ious": (0.3,)}
-    one, fifty = (
+    single, fifty = (
         sum(w is None for w in windows(CROP(candidates=count, **once), [[0.2, 0.1, 0.9, 0.8]]))
         for count in (1, 50)
     )
     assert fifty < 5
-    assert 100 < one < 300
+    assert 100 < single < 300
 
 
 def test_drawing_ends_after_max_draws_and_leaves_the_image_whole():
@@ -227,11 +227,11 @@ def test_a_box_stays_on_its_object(resize_to):
         cropped += (height, width) != (200, 300)
         white = after.image[..., 0] > 127
         rows, columns = np.flatnonzero(white.any(axis=1)), np.flatnonzero(white.any(axis=0))
-        found = [rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]
+        edges = [rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]
         scale = np.array([height, width, height, width])
         # Corner pixels lie on the window's corners: that moves edges by up to one source pixel.
         slack = max(np.max(scale / 60), 1) if resize_to else 1e-3
-        np.testing.assert_allclose(after.boxes[0] * scale, found, atol=slack)
+        np.testing.assert_allclose(after.boxes[0] * scale, edges, atol=slack)
     assert cropped > 30
 
 
@@ -286,7 +286,7 @@ def test_an_image_without_boxes_stays_whole(resize_to):
     for number in range(20):
         after = augmented(CROP(resize_to=resize_to, min_ious=(-1.0,)), before, number)
         assert after.image.shape == ((20, 30, 3) if resize_to else before.image.shape)
-        # Both corners are still there.
+        # The two corners are still there.
         np.testing.assert_allclose(
             after.image[[0, -1], [0, -1]], before.image[[0, -1], [0, -1]], atol=1e-3
         )
@@ -295,10 +295,10 @@ def test_an_image_without_boxes_stays_whole(resize_to):
 def test_a_box_without_area_has_an_iou_of_0_with_every_window():
     point = [[0.5, 0.5, 0.5, 0.5]]
     assert set(windows(CROP(min_ious=(0.0,)), point, 30)) == {None}
-    # Its centre is a place all the same.
-    found = [window for window in windows(CROP(min_ious=(-1.0,)), point, 30) if window is not None]
-    assert len(found) > 15
-    assert all(holds_centre(window, point[0]) for window in found)
+    # The centre of the box is a place all the same.
+    kept = [window for window in windows(CROP(min_ious=(-1.0,)), point, 30) if window is not None]
+    assert len(kept) > 15
+    assert all(holds_centre(window, point[0]) for window in kept)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1)])

@@ -50,7 +50,7 @@ def test_contrast_moves_away_from_the_mean_of_each_channel():
 def test_hue_turns_by_shares_of_a_full_turn(turn):
     before = of_pixels(COLORS)
     image = values(HUE(max_turn=turn), before)
-    # The turn that was drawn, from the one pixel whose hue is clearest.
+    # The turn that was drawn, from the one pixel with the clearest hue.
     red, green, blue = image[0, 0] / 255
     hue, _, _ = colorsys.rgb_to_hsv(red, green, blue)
     start, _, _ = colorsys.rgb_to_hsv(*np.array(COLORS[0]) / 255)
@@ -254,7 +254,7 @@ def test_an_even_square_begins_one_pixel_earlier():
     settings = NOISE(min_patch_size=2, max_patch_size=2, min_stddev=0.1, max_stddev=0.1)
     # On one pixel, the square of two covers it whether it begins at -1 or at 0 ...
     assert (augmented(settings, flat((1, 1))).image != 128).all()
-    # ... and on two rows the centre of row 0 gives rows -1 and 0, that of row 1 rows 0 and 1.
+    # ... and on two rows the centre of row 0 gives rows -1 and 0, the centre of row 1 rows 0 and 1.
     shapes = {
         tuple(np.nonzero((after.image[:, 0] != 128).any(axis=1))[0])
         for after in many(settings, flat((2, 1)), 40)

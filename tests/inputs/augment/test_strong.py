@@ -28,11 +28,11 @@ STILL = {"max_rotation": 0.0, "max_shear": 0.0, "max_shift": 0.0, "min_scale": 1
 
 def square(size=(40, 80), box=(0.25, 0.25, 0.75, 0.5)):
     """A black picture with a white box."""
-    one = sample(boxes=[box], size=size)
-    image = np.zeros_like(one.image)
+    blank = sample(boxes=[box], size=size)
+    image = np.zeros_like(blank.image)
     ymin, xmin, ymax, xmax = (np.array(box) * np.tile(size, 2)).round().astype(int)
     image[ymin:ymax, xmin:xmax] = 255
-    return replace(one, image=image)
+    return replace(blank, image=image)
 
 
 def of(gray, size=(40, 80), boxes=((0.25, 0.25, 0.75, 0.5),)):
@@ -214,8 +214,8 @@ def test_a_small_picture_is_padded():
 def test_a_picture_without_boxes_changes_nothing():
     before = of(10)
     assert mix(before, of(200, boxes=()), MIX, AS_IT_IS) is before
-    found = apply_augmentations([schema.MixUp()], before, rng(), Alone(of(200, boxes=())))
-    assert found is before
+    mixed = apply_augmentations([schema.MixUp()], before, rng(), Alone(of(200, boxes=())))
+    assert mixed is before
 
 
 # ---- both ---------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ def test_probability_0_leaves_the_sample_and_draws_no_record(kind):
             raise AssertionError("a record was drawn")
 
     before = sample()
-    found = apply_augmentations([kind(probability=0.0)], before, rng(), Nobody())
-    assert found is before
+    mixed = apply_augmentations([kind(probability=0.0)], before, rng(), Nobody())
+    assert mixed is before
 
 
 @pytest.mark.parametrize("kind", [schema.Mosaic, schema.MixUp], ids=lambda kind: kind.kind)
