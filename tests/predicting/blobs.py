@@ -26,8 +26,8 @@ class Blobs:
         pass
 
     def run(self, images):
-        self.batches.append([one.size for one in images])
-        return [self._found(one.pixels[..., 0]) for one in images]
+        self.batches.append([image.size for image in images])
+        return [self._found(image.pixels[..., 0]) for image in images]
 
     def _found(self, pixels):
         boxes = []

@@ -60,7 +60,7 @@ class Fake:
 
 
 class FakeProgram:
-    """A program whose compiled form is `Fake`."""
+    """A program; its compiled form is `Fake`."""
 
     def __init__(self, fake):
         self.fake = fake
@@ -98,20 +98,20 @@ def files(tmp_path):
 
 
 def test_boxes_are_in_pixels_of_each_image_and_classes_are_label_map_ids(fake, files):
-    found = predictor().predict(files)
-    assert [one.source for one in found] == [str(path) for path in files]
-    assert found[0].boxes.tolist() == [[10, 50, 30, 100]]
-    assert found[1].boxes.tolist() == [[5, 5, 15, 10]]
-    assert found[0].class_ids.tolist() == [44]
-    assert found[0].names == ["<owlet>"]
-    assert found[0].scores == pytest.approx([0.9])
-    assert found[0].image.shape == (40, 100, 3)
+    detections = predictor().predict(files)
+    assert [detection.source for detection in detections] == [str(path) for path in files]
+    assert detections[0].boxes.tolist() == [[10, 50, 30, 100]]
+    assert detections[1].boxes.tolist() == [[5, 5, 15, 10]]
+    assert detections[0].class_ids.tolist() == [44]
+    assert detections[0].names == ["<owlet>"]
+    assert detections[0].scores == pytest.approx([0.9])
+    assert detections[0].image.shape == (40, 100, 3)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5])
 def test_every_image_comes_once_and_each_batch_is_full(fake, files, batch_size):
-    found = predictor(batch_size=batch_size).predict(files)
-    assert [one.source for one in found] == [str(path) for path in files]
+    detections = predictor(batch_size=batch_size).predict(files)
+    assert [detection.source for detection in detections] == [str(path) for path in files]
     assert {images.shape for images, _ in fake.shown} == {(batch_size, 32, 48, 3)}
     assert {sizes.dtype for _, sizes in fake.shown} == {np.dtype(np.int32)}
 
@@ -136,8 +136,8 @@ def test_an_image_that_does_not_fit_among_its_tiles_is_passed_over(fake, files, 
     tiled = Predictor(backend, batch_size=batch_size, tiling=Tiling(tile=32))
     bad = []
     on_bad = lambda path, error: bad.append((path, error.where))  # noqa: E731
-    found = list(tiled.detect(files, read_image, on_bad=on_bad))
-    assert [one.source for one in found] == [str(path) for path in files[1:]]
+    detections = list(tiled.detect(files, read_image, on_bad=on_bad))
+    assert [detection.source for detection in detections] == [str(path) for path in files[1:]]
     assert bad == [(files[0], str(files[0]))]
 
 
@@ -165,9 +165,9 @@ def forms(path):
 
 def test_one_image_in_every_form_gives_the_same_detections(fake, files):
     for image in forms(files[2]):
-        found = predictor().predict(image)
-        assert found.boxes.tolist() == [[16, 32, 48, 64]]
-        assert found.image[0, 0].tolist() == [20, 0, 0]
+        detections = predictor().predict(image)
+        assert detections.boxes.tolist() == [[16, 32, 48, 64]]
+        assert detections.image[0, 0].tolist() == [20, 0, 0]
     np.testing.assert_array_equal(fake.shown[0][0], fake.shown[-1][0])
 
 
@@ -222,20 +222,20 @@ def test_a_predictor_survives_pickling(fake, files):
 
 
 def test_detections_are_shown_in_a_notebook(fake, files):
-    found = predictor().predict(files[0])
-    page = found._repr_html_()
+    detections = predictor().predict(files[0])
+    page = detections._repr_html_()
     assert "&lt;owlet&gt;" in page and "<owlet>" not in page
     assert "data:image/jpeg;base64," in page
-    assert Image.open(io.BytesIO(found._repr_png_())).format == "PNG"
-    assert "owlet" in repr(found)
+    assert Image.open(io.BytesIO(detections._repr_png_())).format == "PNG"
+    assert "owlet" in repr(detections)
 
 
 def test_detections_as_coco_and_as_json(fake, files):
-    found = predictor().predict(files[0])
-    (row,) = found.to_coco(7)
+    detections = predictor().predict(files[0])
+    (row,) = detections.to_coco(7)
     assert (row["image_id"], row["category_id"], row["bbox"]) == (7, 44, [50, 10, 50, 20])
-    (one,) = json.loads(json.dumps(found.to_dict()))["detections"]
-    assert one["box"] == {"ymin": 10, "xmin": 50, "ymax": 30, "xmax": 100}
+    (entry,) = json.loads(json.dumps(detections.to_dict()))["detections"]
+    assert entry["box"] == {"ymin": 10, "xmin": 50, "ymax": 30, "xmax": 100}
 
 
 def test_detections_for_trackers_and_zones(fake, files, monkeypatch):
@@ -255,7 +255,9 @@ def test_detections_for_trackers_and_zones(fake, files, monkeypatch):
 
 def test_the_least_score_leaves_nothing_below_it(fake, files):
     assert len(predictor().predict(files[0], min_score=0.95)) == 0
-    assert [one.name for one in predictor().predict(files[0], min_score=0.5)] == ["<owlet>"]
+    assert [detection.name for detection in predictor().predict(files[0], min_score=0.5)] == [
+        "<owlet>"
+    ]
 
 
 BLANK = np.zeros((40, 60, 3), np.uint8)
@@ -317,5 +319,5 @@ def test_a_model_without_a_mark_is_checked_by_its_detections(monkeypatch):
 
     monkeypatch.setattr(detectors, "bind_detector", lambda *arrays: Silent())
     detect = detectors.detect_function(split_detector(nnx.Module())[0])
-    found = detect({}, {}, jnp.zeros((3, 4, 4, 3)), jnp.full((3, 2), 4))
-    assert found.finite.tolist() == [True, False, False]
+    detections = detect({}, {}, jnp.zeros((3, 4, 4, 3)), jnp.full((3, 2), 4))
+    assert detections.finite.tolist() == [True, False, False]

@@ -24,7 +24,7 @@ def scored(experiment):
 
 
 def test_scores_of_a_backend_are_of_all_its_detections(scored):
-    assert [len(one.scores) for one in scored().results] == [4] * 6
+    assert [len(result.scores) for result in scored().results] == [4] * 6
 
 
 def test_images_beyond_the_limit_are_a_warning(scored):

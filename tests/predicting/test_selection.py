@@ -68,7 +68,7 @@ def test_tiles_give_one_class_for_each_object_too():
 
 
 @pytest.mark.parametrize(
-    ("choice", "what", "fix"),
+    ("choice", "sentence", "fix"),
     [
         ({"classes": ["king"]}, "the model has no class 'king'", "king of hearts"),
         ({"classes": "ten"}, "one name, not a list", 'give ["ten"]'),
@@ -77,17 +77,17 @@ def test_tiles_give_one_class_for_each_object_too():
         ({"min_score": float("nan")}, "nan is no score", "0 to 1"),
     ],
 )
-def test_impossible_choices_are_refused(choice, what, fix):
-    with pytest.raises(UserError, match=what) as caught:
+def test_impossible_choices_are_refused(choice, sentence, fix):
+    with pytest.raises(UserError, match=sentence) as caught:
         names(**choice)
     assert caught.value.about == Parameter(next(iter(choice)))
     assert fix in caught.value.fix
 
 
 def test_the_least_score_is_that_of_the_command():
-    found = Predictor(Cards()).predict(BLANK)
+    detections = Predictor(Cards()).predict(BLANK)
     assert Selection().min_score == 0.3
-    assert min(found.scores) >= 0.3
+    assert min(detections.scores) >= 0.3
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def photos(tmp_path):
     return tmp_path
 
 
-def sources(found):
-    return [one.source.rpartition("/")[2] for one in found]
+def sources(detections):
+    return [detection.source.rpartition("/")[2] for detection in detections]
 
 
 def test_a_folder_and_a_pattern_are_their_images(photos):

@@ -20,7 +20,7 @@ from tests.predicting.blobs import Blobs, scene
 
 
 def write_video(path, frames=25, rate=10, size=(48, 64)):
-    """Writes a Motion JPEG whose frames have the grey levels 0, 10, 20, ..."""
+    """Writes a Motion JPEG; its frames have the grey levels 0, 10, 20, ..."""
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), rate, size[::-1])
     for number in range(frames):
         writer.write(np.full((*size, 3), 10 * number, np.uint8))
@@ -175,7 +175,7 @@ def test_a_video_that_is_not_whole_on_the_disk_is_an_error(tmp_path, monkeypatch
 # ---- Tiles of a large image: their grid, their batches, and one box for each object --------------
 
 
-def found(image, backend=None, min_score=0.0, **tiling):
+def tiled(image, backend=None, min_score=0.0, **tiling):
     predictor = Predictor(backend or Blobs(), batch_size=4, tiling=Tiling(tile=100, **tiling))
     return predictor.predict(image, min_score=min_score)
 
@@ -189,7 +189,7 @@ def test_tiles_cover_the_image_and_share_at_least_the_overlap(side, overlap):
     assert spans[-1][1] == side
     assert {bottom - top for top, bottom in spans} == {min(side, 100)}
     shared = [before[1] - after[0] for before, after in pairwise(spans)]
-    assert all(100 * overlap <= one < 100 for one in shared)
+    assert all(100 * overlap <= pixels_shared < 100 for pixels_shared in shared)
 
 
 def test_the_whole_image_is_the_last_window_unless_it_is_the_only_one():
@@ -212,7 +212,7 @@ def test_the_whole_image_is_the_last_window_unless_it_is_the_only_one():
     ],
 )
 def test_every_object_is_found_once_where_it_is(boxes, full_image, merge):
-    detections = found(scene(*boxes), full_image=full_image, merge=merge)
+    detections = tiled(scene(*boxes), full_image=full_image, merge=merge)
     got = sorted(map(tuple, detections.boxes.round().astype(int).tolist()))
     assert got == sorted(boxes)
     assert (np.diff(detections.scores) <= 0).all()
@@ -221,25 +221,29 @@ def test_every_object_is_found_once_where_it_is(boxes, full_image, merge):
 def test_an_object_that_the_whole_image_shows_too_small_is_found_in_a_tile():
     class Coarse(Blobs):
         def _found(self, pixels):
-            one = super()._found(pixels)
-            seen = (one.boxes[:, 2:] - one.boxes[:, :2]).min(axis=1, initial=99) * 8 > len(pixels)
-            return RawDetections(one.boxes[seen], one.scores[seen], one.class_ids[seen])
+            detections = super()._found(pixels)
+            seen = (detections.boxes[:, 2:] - detections.boxes[:, :2]).min(
+                axis=1, initial=99
+            ) * 8 > len(pixels)
+            return RawDetections(
+                detections.boxes[seen], detections.scores[seen], detections.class_ids[seen]
+            )
 
     image = scene((100, 100, 120, 120))
     whole = Predictor(Coarse()).predict(image)
-    assert (len(whole), len(found(image, Coarse()))) == (0, 1)
+    assert (len(whole), len(tiled(image, Coarse()))) == (0, 1)
 
 
 def test_boxes_of_one_object_in_two_tiles_are_averaged_by_their_scores():
     tiling = Tiling(tile=100, merge="wbf", full_image=False)
     windows = [(0, 0, 100, 100), (0, 50, 100, 150)]
-    one = RawDetections(np.array([[10.0, 60, 30, 80]]), np.array([0.6]), np.array([1]))
+    first = RawDetections(np.array([[10.0, 60, 30, 80]]), np.array([0.6]), np.array([1]))
     # 10 .. 34 and 58 .. 80 in pixels of the image.
     other = RawDetections(np.array([[10.0, 8, 34, 30]]), np.array([0.3]), np.array([1]))
-    merged = tiling.merged([one, other], windows)
+    merged = tiling.merged([first, other], windows)
     np.testing.assert_allclose(merged.boxes, [[10, (2 * 60 + 58) / 3, (2 * 30 + 34) / 3, 80]])
     assert merged.scores.tolist() == [0.6]
-    kept = Tiling(tile=100, full_image=False).merged([one, other], windows)
+    kept = Tiling(tile=100, full_image=False).merged([first, other], windows)
     assert kept.boxes.tolist() == [[10, 60, 30, 80]]
 
 
@@ -257,9 +261,9 @@ def test_classes_and_objects_of_one_window_are_not_merged():
 def test_all_batches_have_one_size_and_images_come_in_order():
     backend = Blobs()
     images = [scene((5, 5, 20, 20 + n), size=(100 + 60 * n, 120)) for n in range(4)]
-    found = Predictor(backend, batch_size=4, tiling=Tiling(tile=100)).predict(images)
+    detections = Predictor(backend, batch_size=4, tiling=Tiling(tile=100)).predict(images)
     assert {len(batch) for batch in backend.batches} == {4}
-    assert [one.boxes[0, 3] for one in found] == [20, 21, 22, 23]
+    assert [detection.boxes[0, 3] for detection in detections] == [20, 21, 22, 23]
 
 
 def test_a_window_that_is_not_finite_is_refused():
@@ -268,7 +272,7 @@ def test_a_window_that_is_not_finite_is_refused():
             return super()._found(pixels)._replace(finite=pixels.max() == 0)
 
     with refused("image", kind=NotFiniteError):
-        found(scene((100, 100, 120, 120)), Broken())
+        tiled(scene((100, 100, 120, 120)), Broken())
 
 
 @pytest.mark.parametrize(
