@@ -20,9 +20,11 @@ def write_photographs(folder: Path) -> None:
     content = json.loads((TINY_COCO / "annotations/instances_train2017.json").read_text())
     chosen = {*CROWDS, *OTHERS}
     content["images"] = [image for image in content["images"] if image["id"] in chosen]
-    content["annotations"] = [one for one in content["annotations"] if one["image_id"] in chosen]
+    content["annotations"] = [
+        annotation for annotation in content["annotations"] if annotation["image_id"] in chosen
+    ]
     assert len(content["images"]) == 16
-    assert sum(one["iscrowd"] for one in content["annotations"]) == 5
+    assert sum(annotation["iscrowd"] for annotation in content["annotations"]) == 5
     (folder / "sixteen.json").write_text(json.dumps(content))
     words = ["data", "convert", "coco", "--images", str(TINY_COCO / "train2017")]
     words += ["--annotations", str(folder / "sixteen.json"), "--name", "train"]

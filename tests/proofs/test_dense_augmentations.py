@@ -124,14 +124,14 @@ def test_mixup(name):
     # An offset is drawn only along an axis that is too long.
     fractions = iter(rest)
     offset = [
-        next(fractions) if int(side * scale) > own else 0.0
-        for side, own in zip((height, width), first.size, strict=True)
+        next(fractions) if int(side * scale) > length else 0.0
+        for side, length in zip((height, width), first.size, strict=True)
     ]
     draws = MixUpDraws(scale, flip > given["flip_ratio"], (offset[0], offset[1]))
     after = mix(first, second, config, draws)
     assert_boxes(after, out)
-    one, other = (spec["colour"] for spec in given["pictures"])
-    assert_colours(after.image, out, {(one + other) // 2, (one + given["pad_val"]) // 2})
+    left, other = (spec["colour"] for spec in given["pictures"])
+    assert_colours(after.image, out, {(left + other) // 2, (left + given["pad_val"]) // 2})
 
 
 @pytest.mark.parametrize("name", names("random_affine"))

@@ -1,6 +1,6 @@
 """Whole heads of mmdet and torchvision, executed: outputs, losses, gradients and detections.
 
-As in `test_dense_parts.py`, numbers are those of float64 runs on drawn weights and features.
+As in `test_dense_parts.py`, numbers come from float64 runs on drawn weights and features.
 """
 
 import re
@@ -206,8 +206,8 @@ def anchors_of(kind: str) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 def mmdet_anchors() -> tuple[np.ndarray, list[int]]:
-    found: tuple[np.ndarray, list[int]] = rules()["anchors"](*SIZE, STRIDES)
-    return found
+    anchors: tuple[np.ndarray, list[int]] = rules()["anchors"](*SIZE, STRIDES)
+    return anchors
 
 
 def torchvision_anchors() -> tuple[np.ndarray, list[int]]:
@@ -240,8 +240,8 @@ def graph_of(kind: str) -> tuple[Structure[Any], dict[str, tuple[int, ...]]]:
 
 def predict(kind: str, params: Any, maps: Any) -> Predictions:
     head = bind_detector(graph_of(kind)[0], params, {})
-    found: Predictions = head(maps, train=True, dropout_key=None)
-    return found
+    predictions: Predictions = head(maps, train=True, dropout_key=None)
+    return predictions
 
 
 def inputs_of(
@@ -252,16 +252,16 @@ def inputs_of(
     params = dict(converted(kind, name, value) for name, value in drawn_values.items())
     assert graph_of(kind)[1] == {path: value.shape for path, value in params.items()}
     maps = drawn(inputs["features"])
-    return params, tuple(one.transpose(0, 2, 3, 1).astype(np.float32) for one in maps)
+    return params, tuple(array.transpose(0, 2, 3, 1).astype(np.float32) for array in maps)
 
 
 def batch_of(inputs: dict[str, Any]) -> Batch:
     shape = len(inputs["gts"]), 30
     boxes, classes, weights = np.zeros((*shape, 4)), np.zeros(shape), np.zeros(shape)
     for image, spec in enumerate(inputs["gts"]):
-        own, labels = drawn(spec)
-        boxes[image, : len(own)] = flipped(own) / np.array(SIZE * 2)
-        classes[image, : len(own)], weights[image, : len(own)] = labels, 1.0
+        corners, labels = drawn(spec)
+        boxes[image, : len(corners)] = flipped(corners) / np.array(SIZE * 2)
+        classes[image, : len(corners)], weights[image, : len(corners)] = labels, 1.0
     count = len(inputs["gts"])
     return Batch(
         images=np.zeros((count, *SIZE, 3), np.uint8),
@@ -278,9 +278,9 @@ def teacher_of(inputs: dict[str, Any]) -> np.ndarray | None:
     """Returns the drawn logits of a teacher, `[B, 4K, H, W]` for each map, as `[B, A, 4K]`."""
     if inputs.get("teacher") is None:
         return None
-    maps = [drawn(one) for one in inputs["teacher"]]
+    maps = [drawn(maps_of_level) for maps_of_level in inputs["teacher"]]
     order = np.arange(maps[0].shape[1]).reshape(4, -1)[_FLIPPED].ravel()
-    rows = [one[:, order].reshape(*one.shape[:2], -1).transpose(0, 2, 1) for one in maps]
+    rows = [level[:, order].reshape(*level.shape[:2], -1).transpose(0, 2, 1) for level in maps]
     return np.concatenate(rows, axis=1).astype(np.float32)
 
 
@@ -293,7 +293,7 @@ TERMS = {
     "classification": "classification_loss",
     "bbox_regression": "localization_loss",
 }
-# Those with a teacher and with TOOD's first matcher are compiled for seconds, and are slow.
+# Losses with a teacher and with TOOD's first matcher are compiled for seconds, and are slow.
 LOSSES = [
     pytest.param(kind, name, id=name, marks=marks)
     for kind, piece, marks in [
@@ -316,7 +316,7 @@ def losses_of(kind: str, temperature: float | None) -> Any:
 
     def total(params: Any, maps: Any, batch: Batch, teacher: Any) -> Any:
         taught = None if teacher is None else Taught(teacher, 0.25, temperature)
-        found = implementation_of(model.loss)(
+        losses = implementation_of(model.loss)(
             model.loss,
             model,
             predict(kind, params, maps),
@@ -324,7 +324,7 @@ def losses_of(kind: str, temperature: float | None) -> Any:
             sizes,
             LossInputs(batch, step=jnp.int32(10), taught=taught),
         )
-        return sum(found.terms.values()), found.terms
+        return sum(losses.terms.values()), losses.terms
 
     return jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))
 
@@ -382,8 +382,8 @@ def detections_of(kind: str, nms: schema.Nms) -> Any:
 
 def detected(kind: str, inputs: dict[str, Any], nms: schema.Nms) -> Detections:
     true_sizes = np.array(inputs["image_shapes"], np.int32)
-    found: Detections = detections_of(kind, nms)(*inputs_of(kind, inputs), true_sizes)
-    return found
+    detections: Detections = detections_of(kind, nms)(*inputs_of(kind, inputs), true_sizes)
+    return detections
 
 
 @pytest.mark.parametrize("name", names("head_retinanet_v2"))
@@ -399,12 +399,12 @@ def test_detections_are_those_of_torchvision(name):
         clip_first=True,
         empty_boxes="keep",
     )
-    found = detected(kind, case["inputs"], nms)
+    detections = detected(kind, case["inputs"], nms)
     for image, out in enumerate(case["out"]["detections"]):
         scores, boxes = expected(out["scores"]), expected(out["boxes"])
-        assert found.count[image] == out["count"]
-        np.testing.assert_allclose(found.scores[image, : len(scores)], scores, rtol=2e-5)
-        ours = flipped(np.asarray(found.boxes[image, : len(boxes)]) * np.array(SIZE * 2))
+        assert detections.count[image] == out["count"]
+        np.testing.assert_allclose(detections.scores[image, : len(scores)], scores, rtol=2e-5)
+        ours = flipped(np.asarray(detections.boxes[image, : len(boxes)]) * np.array(SIZE * 2))
         np.testing.assert_allclose(ours, boxes, atol=2e-3)
 
 
@@ -423,15 +423,15 @@ def test_detections_are_those_of_the_original(kind, name):
         clip_first=kind != "tood",
         empty_boxes="drop",
     )
-    found = detected(kind, case["inputs"], nms)
+    detections = detected(kind, case["inputs"], nms)
     for image, out in enumerate(case["out"]["images"]):
         count = out["count"]
-        assert found.count[image] == count
+        assert detections.count[image] == count
         np.testing.assert_allclose(
-            found.scores[image, :count], expected(out["scores"])[:count], rtol=2e-5, atol=1e-6
+            detections.scores[image, :count], expected(out["scores"])[:count], rtol=2e-5, atol=1e-6
         )
-        assert np.array_equal(found.classes[image, :count], expected(out["labels"])[:count])
+        assert np.array_equal(detections.classes[image, :count], expected(out["labels"])[:count])
         factors = np.array(case["inputs"]["scale_factors"][image] * 2)
         scale = np.array(SIZE * 2) / (factors if case["inputs"]["rescale"] else 1.0)
-        boxes = flipped(np.asarray(found.boxes[image, :count]) * scale)
+        boxes = flipped(np.asarray(detections.boxes[image, :count]) * scale)
         np.testing.assert_allclose(boxes, expected(out["boxes"])[:count], atol=2e-3)

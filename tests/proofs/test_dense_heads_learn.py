@@ -13,7 +13,7 @@ IMAGENET = SHARED / "weights/mobilenet_v1_1.0_imagenet_bnstat.npz"
 # MobileNet v1 with a feature pyramid from stride 4 on, and a narrow head.
 SMALL = {
     "model.pixels": "{mean: [127.5, 127.5, 127.5], std: [127.5, 127.5, 127.5]}",
-    # Statistics of four images are not those of sixteen.
+    # Four images have other statistics than sixteen.
     "model.backbone": "{kind: mobilenet_v1, conv: {activation: relu6, "
     "batch_norm: {epsilon: 0.001, train: false}}}",
     "model.neck": "{min_level: 2, max_level: 5, depth: 64}",
@@ -46,7 +46,7 @@ def test_sixteen_images_are_overfitted(tmp_path, recipe, changes):
     records, steps = tmp_path / "records", 1000
     records.mkdir()
     write_photographs(records)
-    found = train_and_score(
+    scores = train_and_score(
         recipe,
         tmp_path / "run",
         {
@@ -65,11 +65,11 @@ def test_sixteen_images_are_overfitted(tmp_path, recipe, changes):
             **changes,
         },
     )
-    assert found["AP"] >= 0.95
+    assert scores["AP"] >= 0.95
 
 
-# The same backbone, neck, images and schedule as RetinaNet in `test_learning.py`, whose AP is .539:
-# in so few steps from random weights the head decides little.
+# The same backbone, neck, images and schedule as RetinaNet in `test_learning.py`, with its AP of
+# .539: in so few steps from random weights the head decides little.
 GFL = {
     "model.background_class": "false",
     "model.anchors": "{anchor_scale: 8.0, aspect_ratios: [1.0], scales_per_octave: 1}",

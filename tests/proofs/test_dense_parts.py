@@ -44,7 +44,7 @@ CASES = FOLDER / "units_dense.json"
 
 @cache
 def cases() -> dict[str, Any]:
-    return {one["id"]: one for one in json.loads(CASES.read_text())["cases"]}
+    return {case["id"]: case for case in json.loads(CASES.read_text())["cases"]}
 
 
 def names(piece: str) -> list[str]:
@@ -105,7 +105,8 @@ def test_atss_assigns_the_anchors_of_the_original(name):
     rows, _, valid = padded(boxes, labels)
     size = case["inputs"]["gts"]["height"], case["inputs"]["gts"]["width"]
     boxes_in, anchors_in = (
-        jnp.asarray(one, jnp.float32) / jnp.asarray(size * 2) for one in (rows, flipped(anchors))
+        jnp.asarray(corners, jnp.float32) / jnp.asarray(size * 2)
+        for corners in (rows, flipped(anchors))
     )
     frame = Frame(size, tuple(sizes))
     given = Rows(
@@ -235,13 +236,13 @@ def test_distances(name):
     boxes, distances = flipped(out["boxes"]), flipped(drawn(inputs["distances"]))
     height, width = inputs["image_height_width"]
     close = {"rtol": 1e-6, "atol": 1e-5}
-    found = encode_distances(boxes, points, longest=inputs["max_dis"])
-    np.testing.assert_allclose(flipped(found), out["encoded"], **close)
-    found = encode_distances(boxes, points)
-    np.testing.assert_allclose(flipped(found), out["encoded_no_max"], **close)
-    found = decode_distances(distances, points)
-    np.testing.assert_allclose(flipped(found), out["decoded"], **close)
-    clipped = clip_to_window(found, np.array([0, 0, height, width]))
+    computed = encode_distances(boxes, points, longest=inputs["max_dis"])
+    np.testing.assert_allclose(flipped(computed), out["encoded"], **close)
+    computed = encode_distances(boxes, points)
+    np.testing.assert_allclose(flipped(computed), out["encoded_no_max"], **close)
+    computed = decode_distances(distances, points)
+    np.testing.assert_allclose(flipped(computed), out["decoded"], **close)
+    clipped = clip_to_window(computed, np.array([0, 0, height, width]))
     np.testing.assert_allclose(flipped(clipped), out["decoded_clipped"], **close)
 
 
@@ -268,7 +269,7 @@ def test_centerness(name):
 @pytest.mark.parametrize("name", names("iou_losses"))
 def test_losses_of_overlaps(name, kind):
     inputs, out = cases()[name]["inputs"], cases()[name]["out"][f"{kind}_mmdet"]
-    first, second = (flipped(one).astype(np.float32) for one in drawn(inputs["boxes"]))
+    first, second = (flipped(rows).astype(np.float32) for rows in drawn(inputs["boxes"]))
     loss = {"giou": giou_loss, "diou": diou_loss, "ciou": ciou_loss}[kind]
     ones = np.ones(len(first), np.float32)
     np.testing.assert_allclose(loss(first, second, ones), out["loss"], rtol=1e-5, atol=2e-6)

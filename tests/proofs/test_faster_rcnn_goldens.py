@@ -97,11 +97,11 @@ def test_proposals_are_the_same(name, mode):
     built, batch = detector(name), golden.batch(name)
     _, predictions = evaluated(name)
     anchors = built.frame_anchors(batch.true_sizes, clip=True)
-    found = built.choose_proposals(predictions, anchors, batch.true_sizes)
+    proposals = built.choose_proposals(predictions, anchors, batch.true_sizes)
     # Of the 300 picks some lie in the padding, where all scores are equal but for rounding.
     slack = 3 if name == golden.KERAS else 0
-    np.testing.assert_allclose(found.count, expected["num"], atol=slack)
-    scores, boxes = np.asarray(found.scores), np.asarray(found.boxes)
+    np.testing.assert_allclose(proposals.count, expected["num"], atol=slack)
+    scores, boxes = np.asarray(proposals.scores), np.asarray(proposals.boxes)
     np.testing.assert_allclose(scores[:, :20], expected["scores_first20"], atol=1e-5)
     for image in range(2):
         # Boxes of nearly equal scores may change places.
@@ -128,13 +128,13 @@ def test_the_second_stage_detects_the_same(name, mode):
     golden.check_statistics(flat, expected["refined_box_encodings"], 5e-4)
     classes = expected["class_predictions_with_background"]
     golden.check_statistics(logits.reshape(-1, logits.shape[-1]), classes, 5e-4)
-    found, _ = detect_boxes_among(predictions, proposals, batch.true_sizes, model(name))
+    detections, _ = detect_boxes_among(predictions, proposals, batch.true_sizes, model(name))
     expected = expected["detections"]
-    assert found.count.tolist() == expected["num"]
-    np.testing.assert_allclose(found.scores[:, :20], expected["scores20"], atol=1e-4)
-    np.testing.assert_allclose(found.scores.sum(1), expected["score_sum"], rtol=1e-3)
+    assert detections.count.tolist() == expected["num"]
+    np.testing.assert_allclose(detections.scores[:, :20], expected["scores20"], atol=1e-4)
+    np.testing.assert_allclose(detections.scores.sum(1), expected["score_sum"], rtol=1e-3)
     for image in range(2):
-        rows = np.c_[np.asarray(found.boxes[image]), np.asarray(found.classes[image])]
+        rows = np.c_[np.asarray(detections.boxes[image]), np.asarray(detections.classes[image])]
         for box, class_ in zip(
             expected["boxes20"][image], expected["classes20"][image], strict=True
         ):
@@ -168,7 +168,7 @@ def test_losses_are_the_same(name, mode):
         return first, box_loss(boxes, sample, batch, described)
 
     first, second = jax.device_get(run(batch, proposals))
-    found = {
+    losses_by_name = {
         "Loss/RPNLoss/localization_loss": first.localization,
         "Loss/RPNLoss/objectness_loss": first.classification,
         "Loss/BoxClassifierLoss/localization_loss": second.localization,
@@ -178,7 +178,7 @@ def test_losses_are_the_same(name, mode):
     assert second.positives == sum(expected["stage2_targets"]["num_positive"])
     rtol = 5e-3 if name == golden.KERAS else 1e-3
     for key, value in expected["losses"].items():
-        np.testing.assert_allclose(found[key], value, rtol=rtol, atol=1e-6, err_msg=key)
+        np.testing.assert_allclose(losses_by_name[key], value, rtol=rtol, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize("name", TF1[:2])
@@ -198,16 +198,16 @@ def test_padding_changes_no_number(name):
         maps = built.features(images, sizes, train=False)
         predictions = built.predict_proposals(maps, sizes, train=False)
         anchors = built.frame_anchors(sizes, clip=True)
-        found = built.choose_proposals(predictions, anchors, sizes)
+        chosen = built.choose_proposals(predictions, anchors, sizes)
         boxes = built.predict_boxes(maps, proposals.boxes, sizes, train=False)
-        return maps[0], found, boxes, detect_boxes_among(boxes, proposals, sizes, described)[0]
+        return maps[0], chosen, boxes, detect_boxes_among(boxes, proposals, sizes, described)[0]
 
     proposals = golden.stored_proposals(name, "eval")
-    features, found, boxes, detections = run(canvas, batch.true_sizes, proposals)
+    features, chosen, boxes, detections = run(canvas, batch.true_sizes, proposals)
     golden.check_statistics(features[:, :38, :50], expected["rpn_features_to_crop"][0], 1e-4)
-    assert found.count.tolist() == expected["first_stage_nms"]["num"]
+    assert chosen.count.tolist() == expected["first_stage_nms"]["num"]
     np.testing.assert_allclose(
-        found.scores[:, :20], expected["first_stage_nms"]["scores_first20"], atol=1e-4
+        chosen.scores[:, :20], expected["first_stage_nms"]["scores_first20"], atol=1e-4
     )
     codes, logits = (np.asarray(x).reshape(-1, *x.shape[2:]) for x in boxes)
     golden.check_statistics(codes, expected["refined_box_encodings"], 1e-4)

@@ -1,6 +1,6 @@
 """Faster R-CNN with Inception ResNet v2 has the variables and computes what the original computed.
 
-The goldens are those of `tools/inception_resnet.py`. Raw predictions and scores deviate by up to
+`tools/inception_resnet.py` makes the goldens. Raw predictions and scores deviate by up to
 2e-5, and boxes by up to 1e-3 pixels, which is rounding in 80 blocks one behind the other.
 """
 
@@ -60,9 +60,10 @@ def weighted(name):
     built = build_detector(described(name))
     definition, params, stats = split_detector(built)
     arrays = params | stats
-    own = names(name, arrays)
+    own_names = names(name, arrays)
     drawn = {
-        path: jax.numpy.asarray(weight(own[path], array.shape)) for path, array in arrays.items()
+        path: jax.numpy.asarray(weight(own_names[path], array.shape))
+        for path, array in arrays.items()
     }
     return definition, {path: drawn[path] for path in params}, {path: drawn[path] for path in stats}
 
@@ -71,7 +72,10 @@ def weighted(name):
 def test_every_variable_has_the_name_and_shape_of_the_original(name):
     _, params, stats = abstract_detector(described(name), "float32")
     arrays = {**params, **stats}
-    ours = {own: list(arrays[path].shape) for path, own in names(name, arrays).items()}
+    ours = {
+        original_name: list(arrays[path].shape)
+        for path, original_name in names(name, arrays).items()
+    }
     assert ours == dict(json.loads((GOLDENS / f"{name}.json").read_text()))
 
 
@@ -95,15 +99,17 @@ def test_a_classifier_of_slim_has_the_same_network_under_one_scope(name):
     arrays = {**params, **stats}
     first, second = "FirstStageFeatureExtractor/", "SecondStageFeatureExtractor/"
     expected = {
-        path: own.replace(f"{second}InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/")
+        path: original_name.replace(
+            f"{second}InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/"
+        )
         .removeprefix(first)
         .removeprefix(second)
-        for path, own in names(name, arrays).items()
-        if own.startswith((first, second))
+        for path, original_name in names(name, arrays).items()
+        if original_name.startswith((first, second))
     }
-    found = reference_names(described(name), arrays, scope="classification")
-    assert found == expected
-    shapes = {own: list(arrays[path].shape) for path, own in found.items()}
+    names_read = reference_names(described(name), arrays, scope="classification")
+    assert names_read == expected
+    shapes = {original_name: list(arrays[path].shape) for path, original_name in names_read.items()}
     assert shapes.items() >= SLIM.items()
 
 
@@ -115,19 +121,21 @@ def test_a_checkpoint_of_slim_fills_the_network(tmp_path):
     _, params, stats = abstract_detector(experiment.model, "float32")
     arrays = {**params, **stats}
     rng = np.random.default_rng(0)
-    own = reference_names(experiment.model, arrays, scope="classification")
-    content = {name: rng.random(arrays[path].shape, np.float32) for path, name in own.items()}
+    names_of_network = reference_names(experiment.model, arrays, scope="classification")
+    content = {
+        name: rng.random(arrays[path].shape, np.float32) for path, name in names_of_network.items()
+    }
     for scope in ("Logits/Logits", "AuxLogits/Logits"):
         content[f"InceptionResnetV2/{scope}/weights"] = np.zeros((4, 1001), np.float32)
     content["global_step"] = np.asarray(0, np.int64)
     write_tf1_checkpoint(tmp_path / "inception_resnet_v2_2016_08_30.ckpt", content)
     options = ImportOptions(scope="classification")
-    _, found = read_weights(
+    _, arrays_read = read_weights(
         arrays, experiment.model, tmp_path / "inception_resnet_v2_2016_08_30.ckpt", options
     )
-    assert found.keys() == own.keys()
-    for place, name in own.items():
-        np.testing.assert_array_equal(found[place], content[name], err_msg=name)
+    assert arrays_read.keys() == names_of_network.keys()
+    for place, name in names_of_network.items():
+        np.testing.assert_array_equal(arrays_read[place], content[name], err_msg=name)
 
 
 @pytest.mark.slow
@@ -149,11 +157,11 @@ def test_both_stages_predict_the_same(name):
     features, first, chosen, second = jax.device_get(run(params, stats, images(), proposals))
     np.testing.assert_allclose(features[..., ::CHANNEL_STEP], expected["features"], atol=2e-5)
     assert np.abs(expected["features"]).max() > 1
-    for own, theirs in (
+    for ours, theirs in (
         (first.box_encodings, "rpn_box_encodings"),
         (first.class_logits, "rpn_objectness_predictions_with_background"),
     ):
-        np.testing.assert_allclose(own, expected[theirs], atol=2e-5)
+        np.testing.assert_allclose(ours, expected[theirs], atol=2e-5)
     assert chosen.count.tolist() == expected["num_proposals"].tolist()
     np.testing.assert_allclose(chosen.boxes, proposals, atol=1e-3)
     codes, logits = (x.reshape(-1, *x.shape[2:]) for x in second)
@@ -162,11 +170,11 @@ def test_both_stages_predict_the_same(name):
         logits, expected["class_predictions_with_background"].reshape(logits.shape), atol=2e-5
     )
     kept = chosen._replace(boxes=proposals)
-    found, _ = detect_boxes_among(second, kept, SIZES, described(name))
-    np.testing.assert_array_equal(found.count, expected["num_detections"])
-    np.testing.assert_array_equal(found.classes, expected["detection_classes"])
-    np.testing.assert_allclose(found.scores, expected["detection_scores"], atol=2e-5)
-    np.testing.assert_allclose(found.boxes, expected["detection_boxes"], atol=2e-5)
+    detections, _ = detect_boxes_among(second, kept, SIZES, described(name))
+    np.testing.assert_array_equal(detections.count, expected["num_detections"])
+    np.testing.assert_array_equal(detections.classes, expected["detection_classes"])
+    np.testing.assert_allclose(detections.scores, expected["detection_scores"], atol=2e-5)
+    np.testing.assert_allclose(detections.boxes, expected["detection_boxes"], atol=2e-5)
 
 
 @pytest.mark.slow
@@ -182,6 +190,6 @@ def test_losses_are_the_same(name):
         built = bind_detector(definition, params, stats)
         return built.loss(LossInputs(batch, key=jax.random.key(0))).terms
 
-    found = run(params, stats, batch)
-    for theirs, own in LOSSES.items():
-        np.testing.assert_allclose(found[own], expected[theirs], rtol=1e-4, err_msg=own)
+    losses = run(params, stats, batch)
+    for theirs, ours in LOSSES.items():
+        np.testing.assert_allclose(losses[ours], expected[theirs], rtol=1e-4, err_msg=ours)

@@ -16,7 +16,7 @@ from tests.small import SHARED, needs_shared
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, needs_shared]
 
-# Statistics of short runs must follow faster than those of 22,500 steps.
+# Statistics of short runs must follow faster than in 22,500 steps.
 NORM = "{decay: 0.9, epsilon: 1.0e-4, center: true, scale: true}"
 SMALL_HEAD = {
     "model.head.depth": 96,
@@ -303,7 +303,7 @@ def test_the_loss_falls_and_blood_cells_are_found(recipe, precision, bccd_record
         "train.optimizer.schedule.warmup_steps": 10,
         "train.optimizer.schedule.warmup_learning_rate": 0.005,
         "train.optimizer.schedule.learning_rate": 0.02,
-        # So few steps would not move statistics that remember a thousand.
+        # A few steps would not move statistics that remember a thousand.
         "model.backbone.conv.batch_norm.decay": 0.9,
         "model.head.conv.batch_norm.decay": 0.9,
         "train.fine_tune.checkpoint": "" if "resnet" in recipe else MOBILENET,
@@ -364,7 +364,7 @@ def test_sixteen_images_are_overfitted(tmp_path):
         "data.train.label_map": records / "label_map.pbtxt",
         "data.evaluation.label_map": records / "label_map.pbtxt",
         "model.resizer": "{kind: fixed_shape, height: 256, width: 256}",
-        # Statistics of four images are not those of sixteen.
+        # Four images have other statistics than sixteen.
         "model.backbone.conv.batch_norm.train": "false",
         "model.neck": neck(2, 5, 96),
         "model.boxes.head.conv.batch_norm.decay": 0.97,

@@ -19,8 +19,8 @@ from tests.small import SHARED, needs_shared
 pytestmark = [pytest.mark.proof, needs_shared]
 
 COCO = SHARED / "data/tiny_coco"
-# What the weights' own README says: a 0.75 wide SSD MobileNet v1 whose images were resized with an
-# antialiasing filter, and whose anchors list 0.5 before 3.
+# What the weights' own README says: a 0.75 wide SSD MobileNet v1, trained on images that an
+# antialiasing filter has resized, with anchors that list 0.5 before 3.
 SETTINGS = {
     "data.evaluation.paths": "{records}/val.record-*",
     "data.evaluation.label_map": "{records}/label_map.pbtxt",
@@ -91,8 +91,8 @@ LARGE = {"spinenet96_retinanet", "spinenet143_retinanet", "spinenet190_retinanet
 )
 def test_the_size_of_a_files_model(name):
     model = read_params(config_file=FOLDER / f"{name}.yaml").experiment.model
-    found = sum(array.size for array in abstract_detector(model, "float32").params.values())
-    assert found == PARAMETERS[name]
+    parameters = sum(array.size for array in abstract_detector(model, "float32").params.values())
+    assert parameters == PARAMETERS[name]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Anchors, targets, coders, losses and rates of the original RetinaNet, executed.
 
-Numbers are those of `ops.json`; its header describes the inputs, which are repeated here.
+Numbers come from `ops.json`; its header describes the inputs, which are repeated here.
 """
 
 import json
@@ -288,7 +288,7 @@ def test_what_each_version_of_nms_finds(version):
         postprocessing=schema.Postprocessing(nms=nms),
     )
     # A code of zeros is the anchor, and `identity` takes logits for scores.
-    found = postprocess(
+    detections = postprocess(
         Predictions(jnp.zeros((1, 4, 4)), SCORES[None]),
         CANDIDATES / side,
         jnp.array([[side, side]]),
@@ -296,13 +296,13 @@ def test_what_each_version_of_nms_finds(version):
     )
     expected = golden()[f"F.{version}"]
     (count,) = expected["valid"]
-    assert found.count.tolist() == [count]
-    np.testing.assert_allclose(found.boxes[0, :count] * side, expected["boxes"][0][:count])
-    np.testing.assert_allclose(found.scores[0, :count], expected["scores"][0][:count])
-    assert found.classes[0, :count].tolist() == expected["classes"][0][:count]
+    assert detections.count.tolist() == [count]
+    np.testing.assert_allclose(detections.boxes[0, :count] * side, expected["boxes"][0][:count])
+    np.testing.assert_allclose(detections.scores[0, :count], expected["scores"][0][:count])
+    assert detections.classes[0, :count].tolist() == expected["classes"][0][:count]
     # Behind them the original has copies of the best box or zeros, with scores of -1 or 0.
-    assert not found.boxes[0, count:].any()
-    assert not found.scores[0, count:].any()
+    assert not detections.boxes[0, count:].any()
+    assert not detections.scores[0, count:].any()
 
 
 # The original's test image: 0, 1, ... 250, 0, ... row by row.
@@ -322,8 +322,8 @@ def counting(height: int, width: int) -> np.ndarray:
 )
 def test_images_are_resized_and_padded_as_in_the_original(size, frame):
     expected = golden()[f"E.{size[0]}x{size[1]}->{list(frame)}"]
-    own, desired, scale, offset = expected["info"]
-    assert tuple(own) == size and tuple(desired) == frame and offset == [0, 0]
+    true_size, desired, scale, offset = expected["info"]
+    assert tuple(true_size) == size and tuple(desired) == frame and offset == [0, 0]
     resizer = schema.ScaleJitterResizer(height=frame[0], width=frame[1], multiple=128)
     image, shown = resize_image(counting(*size), resizer)
     assert list(image.shape) == expected["shape"]

@@ -61,8 +61,8 @@ def computed(config, mode):
         predictions = bound.head(maps, train=train, dropout_key=None)
         losses = loss_terms(predictions, batch, built.anchors, built.model)
         sizes = batch.true_sizes
-        found = None if train else postprocess(predictions, built.anchors, sizes, built.model)
-        return maps, predictions, losses, bound.regularization(), found
+        detections = None if train else postprocess(predictions, built.anchors, sizes, built.model)
+        return maps, predictions, losses, bound.regularization(), detections
 
     return jax.tree.map(np.asarray, jax.jit(run)(params, stats, batch))
 
@@ -129,11 +129,11 @@ def test_targets_equal_the_executed_original(config):
 
 @ALL
 def test_detections_equal_the_executed_original(config):
-    found, golden = computed(config, "eval")[-1], zoo.forward()[f"{config}/eval"]["det"]
-    assert found.count.tolist() == golden["num"]
-    np.testing.assert_allclose(found.scores[:, :20], golden["scores20"], rtol=1e-3)
-    same = found.classes[:, :20] == np.asarray(golden["classes20"])
+    detections, golden = computed(config, "eval")[-1], zoo.forward()[f"{config}/eval"]["det"]
+    assert detections.count.tolist() == golden["num"]
+    np.testing.assert_allclose(detections.scores[:, :20], golden["scores20"], rtol=1e-3)
+    same = detections.classes[:, :20] == np.asarray(golden["classes20"])
     # Neighbours in the order of scores may be exchanged.
     assert same.mean() > 0.9
-    shifted = np.abs(found.boxes[:, :20] - np.asarray(golden["boxes20"])).max(axis=-1)
+    shifted = np.abs(detections.boxes[:, :20] - np.asarray(golden["boxes20"])).max(axis=-1)
     assert (shifted[same] < 1e-3).mean() > 0.9

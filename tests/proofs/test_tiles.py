@@ -35,11 +35,11 @@ def mosaics() -> Iterator[tuple[np.ndarray, list[tuple[int, list[float]]]]]:
             pixels = decode_image((COCO / "val2017" / photo["file_name"]).read_bytes())
             pixels = pixels[:CELL, :CELL]
             canvas[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
-            for one in content["annotations"]:
-                if one["image_id"] == photo["id"] and not one["iscrowd"]:
-                    x, y, width, height = one["bbox"]
+            for annotation in content["annotations"]:
+                if annotation["image_id"] == photo["id"] and not annotation["iscrowd"]:
+                    x, y, width, height = annotation["bbox"]
                     box = [y + top, x + left, y + top + height, x + left + width]
-                    objects.append((one["category_id"], box))
+                    objects.append((annotation["category_id"], box))
         yield canvas, objects
 
 
@@ -52,22 +52,22 @@ def overlap(first, second) -> float:
 
 def scored(predictor) -> tuple[float, float, int]:
     """The share of objects found, the share of right detections, and pairs of one object."""
-    found, objects, detections, doubles = 0, 0, 0, 0
+    hits, objects, detections, doubles = 0, 0, 0, 0
     for canvas, truths in mosaics():
         got = predictor.predict(canvas, min_score=MIN_SCORE)
         free = list(zip(got.class_ids.tolist(), got.boxes, strict=True))
         doubles += sum(
-            one[0] == other[0] and overlap(one[1], other[1]) > 0.61
-            for number, one in enumerate(free)
+            detection[0] == other[0] and overlap(detection[1], other[1]) > 0.61
+            for number, detection in enumerate(free)
             for other in free[:number]
         )
         detections, objects = detections + len(free), objects + len(truths)
         for class_id, box in truths:
             hit = next((d for d in free if d[0] == class_id and overlap(d[1], box) > 0.5), None)
             if hit is not None:
-                found += 1
-                free = [one for one in free if one is not hit]
-    return found / objects, found / detections, doubles
+                hits += 1
+                free = [detection for detection in free if detection is not hit]
+    return hits / objects, hits / detections, doubles
 
 
 def test_tiles_find_four_times_as_many_objects_at_the_same_precision():

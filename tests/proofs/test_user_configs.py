@@ -70,7 +70,7 @@ def test_the_config_trains_with_only_its_paths_changed(tmp_path):
         "data.evaluation.label_map": RACCOON / "label_map.pbtxt",
         # The config starts from a detector's checkpoint that nobody hands out any more.
         "train.fine_tune.checkpoint": "",
-        # It says nothing of steps, which means no end; a test wants one.
+        # The config says nothing of steps, which means no end; a test wants one.
         "train.steps": STEPS,
         "train.log_every": 1,
     }

@@ -207,7 +207,7 @@ def resized(image, height, width):
         places = np.arange(size, dtype=np.float32) * np.float32(length / size)
         low = places.astype(np.int32)
         high = np.minimum(low + 1, length - 1)
-        share = (places - low).reshape([-1 if own == axis else 1 for own in range(3)])
+        share = (places - low).reshape([-1 if dimension == axis else 1 for dimension in range(3)])
         first, second = (np.take(pixels, index, axis) for index in (low, high))
         pixels = first + (second - first) * share
     return pixels
@@ -255,7 +255,9 @@ def test_raw_outputs_for_four_images_are_those_of_the_executed_graph(
         raw = predict(resized(pixels, *model.resizer.input_size)[None])
         boxes = decode_boxes(raw.box_encodings, detector.anchors, model)[0]
         scores = np.asarray(convert_logits(raw.class_logits, model.postprocessing))[0]
-        theirs = {name.partition("|")[2]: own for name, own in expected.items() if image in name}
+        theirs = {
+            name.partition("|")[2]: array for name, array in expected.items() if image in name
+        }
         all_scores = theirs.pop("scores_with_background", None)
         if all_scores is None:
             all_scores, scores = theirs.pop("scores_without_background"), scores[:, 1:]
