@@ -3,7 +3,7 @@
 `python -m tests.scaling.ray_kills FOLDER RECORDS WORKERS STEPS SIGNALS`, with `w` for a worker that
 is killed, `-` for a raylet that is removed and `+` for one that is added, prints as JSON how the
 run in FOLDER ended. RECORDS is a folder that `write_scenes` has filled. WORKERS is a number or two
-of them, or a slice v6e:4x4 whose chips are four devices of a processor on each machine.
+of them, or a slice v6e:4x4, with four devices of a processor as the chips of each machine.
 """
 
 import json
@@ -83,7 +83,7 @@ def command(records: Path, directory: Path, steps: int, *engine: str) -> list[st
 def workers_of(cluster) -> list[int]:
     """Returns the ids of the processes that train."""
     raylets = {node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()}
-    found = []
+    workers = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             title = (folder / "cmdline").read_bytes()
@@ -91,8 +91,8 @@ def workers_of(cluster) -> list[int]:
         except (OSError, IndexError, ValueError):
             continue
         if parent in raylets and b"RayTrainWorker" in title:
-            found.append(int(folder.name))
-    return found
+            workers.append(int(folder.name))
+    return workers
 
 
 def newest(directory: Path) -> int:
@@ -119,17 +119,17 @@ def main() -> None:
     with log.open("w") as output:
         process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
         try:
-            for one in signals:
+            for letter in signals:
                 before = newest(directory)
                 while newest(directory) <= before and process.poll() is None:
                     time.sleep(0.1)
                 time.sleep(chance.uniform(0, 3))
                 if process.poll() is not None:
                     break
-                disturbances.append((one, newest(directory), round(time.monotonic() - began, 1)))
-                if one == "w":
+                disturbances.append((letter, newest(directory), round(time.monotonic() - began, 1)))
+                if letter == "w":
                     os.kill(chance.choice(workers_of(cluster)), signal.SIGKILL)
-                elif one == "-":
+                elif letter == "-":
                     cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
                 else:
                     cluster.add_node(num_cpus=1)

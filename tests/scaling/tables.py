@@ -11,9 +11,9 @@ from stillbox.predicting.predictor import Predictor
 
 def rows(output: Path) -> dict[str, dict[str, Any]]:
     """The rows of a table by image; none of them twice."""
-    found = parquet.read_table(output).to_pylist()
-    by_image = {row["image"]: row for row in found}
-    assert len(by_image) == len(found)
+    rows_read = parquet.read_table(output).to_pylist()
+    by_image = {row["image"]: row for row in rows_read}
+    assert len(by_image) == len(rows_read)
     return by_image
 
 
@@ -25,8 +25,8 @@ def images_of(photos: Path) -> list[str]:
 
 def middle_score(predictor: Predictor, photos: Path) -> float:
     """A threshold that leaves about half of the detections."""
-    found = predictor.predict(images_of(photos), min_score=0)
-    return float(np.median(np.concatenate([one.scores for one in found])))
+    detections = predictor.predict(images_of(photos), min_score=0)
+    return float(np.median(np.concatenate([detection.scores for detection in detections])))
 
 
 def agrees(table: dict, predictor: Predictor, photos: Path, min_score: float) -> None:
@@ -35,16 +35,18 @@ def agrees(table: dict, predictor: Predictor, photos: Path, min_score: float) ->
     bad = {str(photos / "broken.jpg"), str(photos / "empty.png")}
     assert table.keys() == bad | set(images)
     seen = 0
-    for image, found in zip(images, predictor.predict(images, min_score=min_score), strict=True):
+    for image, detections in zip(
+        images, predictor.predict(images, min_score=min_score), strict=True
+    ):
         row = table[image]
         assert row["error"] is None
-        assert (row["height"], row["width"]) == found.image.shape[:2]
-        assert row["classes"] == found.names
-        assert row["class_ids"] == found.class_ids.tolist()
-        np.testing.assert_allclose(row["scores"], found.scores, atol=1e-6)
+        assert (row["height"], row["width"]) == detections.image.shape[:2]
+        assert row["classes"] == detections.names
+        assert row["class_ids"] == detections.class_ids.tolist()
+        np.testing.assert_allclose(row["scores"], detections.scores, atol=1e-6)
         boxes = np.reshape(row["boxes"], (-1, 4))
-        np.testing.assert_allclose(boxes, found.boxes, atol=1e-3)
-        seen += len(found)
+        np.testing.assert_allclose(boxes, detections.boxes, atol=1e-3)
+        seen += len(detections)
     assert seen > 0
     for image in bad:
         assert table[image]["error"].startswith("cannot be decoded: ")

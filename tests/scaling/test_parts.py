@@ -34,7 +34,7 @@ def test_the_rows_of_good_and_bad_images(predictor, photos, table, output):
     agrees(rows(output), predictor, photos, min_score)
     assert table.images() == {image.name for image in images}
     (part,) = output.iterdir()
-    assert parquet.read_table(part).column("image").to_pylist() == [one.name for one in images]
+    assert parquet.read_table(part).column("image").to_pylist() == [image.name for image in images]
 
 
 def test_unreadable_images_are_not_in_the_table(predictor, photos, table):

@@ -43,16 +43,16 @@ def served(ray_cluster, predictor):
     serve.shutdown()
 
 
-def same(answer, found):
+def same(answer, detections):
     """The answer says what the predictor found; batches of another size round otherwise."""
-    expected = found.to_dict()
-    assert len(found) > 0
+    expected = detections.to_dict()
+    assert len(detections) > 0
     assert answer["image"] == ""
     assert (answer["height"], answer["width"]) == (expected["height"], expected["width"])
-    assert [one["class"] for one in answer["detections"]] == found.names
-    for said, one in zip(answer["detections"], expected["detections"], strict=True):
-        assert said["score"] == pytest.approx(one["score"], abs=1e-4)
-        assert said["box"] == pytest.approx(one["box"], abs=0.05)
+    assert [entry["class"] for entry in answer["detections"]] == detections.names
+    for said, entry in zip(answer["detections"], expected["detections"], strict=True):
+        assert said["score"] == pytest.approx(entry["score"], abs=1e-4)
+        assert said["box"] == pytest.approx(entry["box"], abs=0.05)
 
 
 def test_detections_over_http_and_by_handle(served, predictor, photos):
@@ -62,10 +62,12 @@ def test_detections_over_http_and_by_handle(served, predictor, photos):
     contents = [Path(file).read_bytes() for file in files]
     # All at once: batches of four, and what is left over.
     with ThreadPoolExecutor(len(files)) as pool:
-        answers = list(pool.map(lambda one: httpx.post(address, content=one, timeout=60), contents))
-    for answer, found in zip(answers, expected, strict=True):
+        answers = list(
+            pool.map(lambda content: httpx.post(address, content=content, timeout=60), contents)
+        )
+    for answer, detections in zip(answers, expected, strict=True):
         assert answer.status_code == 200
-        same(answer.json(), found)
+        same(answer.json(), detections)
     same(handle.remote(contents[0]).result(), expected[0])
 
     for content, said in ((b"no image", "8 bytes that are no known"), (b"", "has no bytes")):

@@ -26,8 +26,8 @@ def batch(**options):
     """As `serve.batch`, with batches of one."""
 
     def decorate(run):
-        async def run_one(self, one):
-            return (await run(self, [one]))[0]
+        async def run_one(self, image):
+            return (await run(self, [image]))[0]
 
         return run_one
 
@@ -66,9 +66,9 @@ def test_what_is_no_image_is_the_client_s_fault(detector):
 
 
 def test_predictions_that_are_not_finite_are_a_fault_of_the_server(detector, monkeypatch):
-    found = FakeBackend._found
+    detect = FakeBackend._found
     monkeypatch.setattr(
-        FakeBackend, "_found", lambda self, one: found(self, one)._replace(finite=False)
+        FakeBackend, "_found", lambda self, image: detect(self, image)._replace(finite=False)
     )
     status, answer = post(detector, photo())
     assert status == 500

@@ -83,16 +83,16 @@ def test_an_engine_of_another_name_is_refused(experiment, tmp_path):
 def test_the_numbers_of_the_command_line_and_of_python_are_the_same():
     assert find_workers("local", None, None) is None
     assert find_workers("ray", 2, None) == Workers(2, 2)
-    found = find_workers("ray", (2, 8), {"GPU": 8})
-    assert (found.least, found.most, found.devices) == (2, 8, 8)
-    assert found.describe() == "2 to 8 workers with GPU=8 each"
+    workers = find_workers("ray", (2, 8), {"GPU": 8})
+    assert (workers.least, workers.most, workers.devices) == (2, 8, 8)
+    assert workers.describe() == "2 to 8 workers with GPU=8 each"
 
 
 def test_a_slice_has_a_worker_on_each_of_its_machines():
-    one = find_workers("ray", None, None, "v5litepod-16")
-    assert (one.least, one.most, one.devices, one.platform) == (4, 4, 4, "tpu")
-    assert one.describe() == "4 workers, machines of v5e:4x4, with TPU=4 each"
-    assert one.scaling() == {
+    workers = find_workers("ray", None, None, "v5litepod-16")
+    assert (workers.least, workers.most, workers.devices, workers.platform) == (4, 4, 4, "tpu")
+    assert workers.describe() == "4 workers, machines of v5e:4x4, with TPU=4 each"
+    assert workers.scaling() == {
         "num_workers": 4,
         "use_gpu": False,
         "use_tpu": True,
@@ -137,9 +137,9 @@ def test_ray_and_its_cluster_are_looked_for_before_anything_starts(
     with pytest.raises(UserError, match=r"ray.* is not installed") as caught:
         train_on_ray(print, experiment(), tmp_path / "run", Workers(2, 2))
     assert "[ray]" in caught.value.fix
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{one.getsockname()[1]}")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listener.getsockname()[1]}")
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
         # Bound, but not listening.
         with refused("RAY_ADDRESS", 127), ray_cluster.connected():
@@ -386,7 +386,7 @@ def test_processes_are_numbered_as_the_machines_of_their_slice(work, megascale):
     assert (info.index, info.count) == (2, 4)
     host, _, port = info.coordinator.rpartition(":")
     assert host == "10.0.7.0" and 53_000 <= int(port) < 57_096
-    # It leads the reports, and has no metrics.
+    # The first worker leads the reports, and has no metrics.
     assert first.announced[1:] == ["report", "end"]
     assert first.reports == [({}, None)]
     assert megascale() == [None] * 3

@@ -32,11 +32,11 @@ def run(scenes, tmp_path):
             text=True,
             check=True,
         )
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert found["code"] == 0, found["said"]
-        assert found["steps"] == list(range(1, STEPS + 1))
-        assert found["newest"] == STEPS
-        return found
+        ended = json.loads(done.stdout.splitlines()[-1])
+        assert ended["code"] == 0, ended["said"]
+        assert ended["steps"] == list(range(1, STEPS + 1))
+        assert ended["newest"] == STEPS
+        return ended
 
     return run
 
@@ -57,5 +57,5 @@ def test_killed_workers_are_replaced_and_the_curve_continues(run):
 
 
 def test_a_lost_machine_is_left_out_and_a_new_one_used(run):
-    found = run("1:2", "-+")
-    assert len(found["disturbances"]) == 2
+    ended = run("1:2", "-+")
+    assert len(ended["disturbances"]) == 2
