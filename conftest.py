@@ -135,7 +135,7 @@ def caches(tmp_path_factory, request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setenv("STILLBOX_CACHE", str(folder / "stillbox"))
-        jax.config.update("jax_compilation_cache_dir", str(programs.own))
+        jax.config.update("jax_compilation_cache_dir", str(programs.folder))
         yield folder
     programs.exchange()
     programs.remove_old()

@@ -69,7 +69,7 @@ RETINANET_TINY = (
     "train.precision=float32",
     "data.workers=0",
 )
-"""And for that of RetinaNet on TPU."""
+"""Changes for the page of RetinaNet on TPU."""
 
 PICKED_TINY = (
     "model.resizer={kind: fixed_shape, height: 64, width: 64}",

@@ -54,9 +54,9 @@ def _check_refusal(error, where, values):
 
 def free_port():
     """Returns a port of this machine that nothing listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def count_compilations() -> list[str]:

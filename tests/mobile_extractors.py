@@ -21,7 +21,7 @@ KINDS = (
     *("ssd_inception_v3", MNASFPN),
 )
 
-# They ignore override_base_feature_extractor_hyperparams.
+# Extractors that ignore override_base_feature_extractor_hyperparams.
 OWN_HYPERPARAMETERS = tuple(kind for kind in KINDS if "mobiledet" in kind or kind == MNASFPN)
 
 _PENALTY = "regularizer { l2_regularizer { weight: 4e-5 } }"

@@ -30,14 +30,14 @@ class Programs:
     has its own, and exchanges what is complete with the kept folder between tests.
     """
 
-    def __init__(self, own: Path, kept: Path) -> None:
-        self.own, self.kept = own, kept
+    def __init__(self, folder: Path, kept: Path) -> None:
+        self.folder, self.kept = folder, kept
         self._seen: dict[Path, int] = {}
-        own.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
 
     def exchange(self) -> None:
         """Copies the entries that one of the folders lacks, if one has changed."""
-        for source, target in ((self.kept, self.own), (self.own, self.kept)):
+        for source, target in ((self.kept, self.folder), (self.folder, self.kept)):
             changed = source.stat().st_mtime_ns
             if self._seen.get(source) != changed:
                 copy_missing(source, target)

@@ -1,7 +1,7 @@
 """Checks the shapes and types in signatures while tests run; imported before stillbox is.
 
-A user's process does not check them. Two kinds of calls are not checked: those with a symbolic
-size, as in an export of any batch size, because jaxtyping compares numbers; and those of models
+A user's process does not check them. Two kinds of calls are not checked: calls with a symbolic
+size, as in an export of any batch size, because jaxtyping compares numbers; and calls of models
 with NumPy arrays, which JAX accepts in place of its own.
 """
 

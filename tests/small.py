@@ -1,4 +1,4 @@
-"""What most tests use: the shared folder of real data, and a detector whose runs take seconds."""
+"""What most tests use: the shared folder of real data, and a detector that trains in seconds."""
 
 from pathlib import Path
 

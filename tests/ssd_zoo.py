@@ -55,7 +55,7 @@ def names_of(config: str, model, arrays) -> dict[str, str]:
     if config == FPNLITE:
         keys = read_json(GOLDENS / "tf2_checkpoints.json")[config]["keys"]
         names = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): name for key, name, *_ in keys}
-        return {path: names[own] for path, own in object_paths(model, arrays).items()}
+        return {path: names[variable] for path, variable in object_paths(model, arrays).items()}
     return reference_names(model, arrays)
 
 
@@ -75,8 +75,8 @@ def efficientdet_name(path: str) -> str:
         scope = f"stack_{stack}/block_{block}/" if stack else ""
         if names[-1] == "depthwise" and kind == "kernel":
             kind = "depthwise_kernel"
-        own = _LAYERS.get(names[-1], names[-1])
-        return f"{scope}{own}_{'bn' if norm else 'conv2d'}/{kind}"
+        name = _LAYERS.get(names[-1], names[-1])
+        return f"{scope}{name}_{'bn' if norm else 'conv2d'}/{kind}"
     if part == "neck":
         return f"EfficientDet-D0/bifpn/{_node_name(names, kind, bool(norm))}"
     kind = "pointwise_kernel" if kind == "kernel" else kind

@@ -5,7 +5,7 @@ granted (`documented_folder.py`). They run through the entry point of the comman
 process, so that compiled programs are shared. Three things are changed, and nothing else:
 
 - `stillbox train`, `model_main`, `ssd.py`, `main.py` and `stillbox evaluate` with `--weights` get
-  `--set` overrides behind those of the page, which make the model small and the run some steps long
+  `--set` overrides behind the page's, which make the model small and the run some steps long
   (`TINY`). Training the same model directory again goes on for two more steps, and a trace is as
   short.
 - `stillbox data scenes` draws some images instead of hundreds.
@@ -205,7 +205,7 @@ def shell(monkeypatch, capsys, no_installed_weights):
         target = words[words.index(">") + 1] if ">" in words else None
         words = words[: words.index(">")] if target else words
         # As bash: a pattern that matches nothing stays as it is.
-        words = [found for word in words for found in matches(word) or [word]]
+        words = [match for word in words for match in matches(word) or [word]]
         capsys.readouterr()
         code = main(small(words))
         said = capsys.readouterr()
@@ -238,7 +238,7 @@ def check_not_run(program, words):
 
 
 def slow_if_long(page):
-    """Most commands of two pages are those of test_official_models.py and test_ssd_resnet34.py."""
+    """test_official_models.py and test_ssd_resnet34.py run most commands of two pages."""
     marks = [pytest.mark.slow] if page in ("docs/retinanet.md", "docs/ssd_resnet34.md") else []
     return pytest.param(page, marks=marks)
 
@@ -382,9 +382,9 @@ FIELD = re.compile(r"(?:.*--set '?)?((?:data|model|train|evaluation)(?:\.[a-z_0-
 @pytest.mark.parametrize("page", sorted(PAGES.keys() - MADE_BY_PROGRAMS))
 def test_fields_inside_sentences_exist(page):
     for text in inline_code(page):
-        found = FIELD.fullmatch(text)
-        if found and not found[1].endswith((".json", ".txt", ".yaml", ".onnx", ".tflite", ".py")):
-            assert any(has_field(experiment, found[1]) for experiment in bases()), text
+        match = FIELD.fullmatch(text)
+        if match and not match[1].endswith((".json", ".txt", ".yaml", ".onnx", ".tflite", ".py")):
+            assert any(has_field(experiment, match[1]) for experiment in bases()), text
 
 
 def has_field(experiment, path):

@@ -116,31 +116,31 @@ def texts():
 
 def test_no_page_and_no_message_asks_an_index_for_stillbox():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = []
+    requirements_found = []
     for path, text in texts():
-        for what in re.findall(
+        for requirement in re.findall(
             r"pip install (?:-e )?'?(\.[^\s'`]*|[^\s'`]*stillbox[^\s'`]*)", text
         ):
-            if what in (".", "stillbox"):  # the latter in a warning
+            if requirement in (".", "stillbox"):  # the latter in a warning
                 continue
-            file, extra = re.fullmatch(r"(.*?)(?:\[(\w+)\])?", what).groups()
+            file, extra = re.fullmatch(r"(.*?)(?:\[(\w+)\])?", requirement).groups()
             assert file in (".", f"./{WHEEL}", f"./{LEGACY_WHEEL}"), path
             assert extra is None or extra in project["optional-dependencies"], path
-            found.append(what)
-    assert len(found) > 10
+            requirements_found.append(requirement)
+    assert len(requirements_found) > 10
 
 
 def pins(file):
     """Returns the versions and the number of hashes of each package that a file pins."""
-    found = {}
+    pins_by_name = {}
     for entry in re.split(r"\n(?=\w)", (ROOT / file).read_text()):
         if match := re.match(r"([\w.-]+)==([^\s;]+)", entry):
-            found.setdefault(match[1], []).append((match[2], entry.count("--hash=sha256:")))
-    return found
+            pins_by_name.setdefault(match[1], []).append((match[2], entry.count("--hash=sha256:")))
+    return pins_by_name
 
 
 def required(project, extra):
-    """Yields the requirements of an extra, with those of the extras that it contains."""
+    """Yields the requirements of an extra, and of the extras that it contains."""
     for line in project["optional-dependencies"][extra]:
         requirement = Requirement(line)
         if requirement.name != "stillbox":

@@ -41,7 +41,7 @@ REFUSED = "nothing is written there"
 
 
 class Outside:
-    """A folder beside that of the test, whose content must stay as it is."""
+    """A folder beside the folder of the test; its content must stay as it is."""
 
     def __init__(self, folder):
         self.folder, self.file = folder / "home", folder / "home/file"
@@ -61,8 +61,8 @@ class Outside:
             path.symlink_to(target[kind])
 
     def check(self):
-        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
-        assert found == {"file", "inner", "inner/file"}
+        names = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+        assert names == {"file", "inner", "inner/file"}
         assert self.file.read_bytes() == PRECIOUS
         assert (self.folder / "inner/file").read_bytes() == PRECIOUS
 
@@ -253,7 +253,7 @@ def test_files_of_a_report_replace_links(tmp_path, outside, empty_report):
 
 
 def test_results_of_a_model_are_not_written_through_a_link(tmp_path, outside, trained_once):
-    """The folders that nobody names: `evaluation`, `export/FORMAT` and that of a step."""
+    """The folders that nobody names: `evaluation`, `export/FORMAT` and the folder of a step."""
     model = shutil.copytree(trained_once, tmp_path / "model")
     shutil.rmtree(model / "evaluation", ignore_errors=True)
     outside.link(model / "evaluation", "folder")

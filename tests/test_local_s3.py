@@ -53,7 +53,7 @@ def s3(monkeypatch, tmp_path):
 
 
 def every(number, fault, *methods):
-    """Spoils each request of these methods whose number, from 1, is divisible."""
+    """Spoils each request of these methods with a divisible number, from 1."""
     seen = 0
 
     def spoil(method, path):
@@ -123,8 +123,8 @@ def test_records_are_read_by_ranges_through_faults(s3, scenes):
     for path in paths:
         folder.upload(path, path.name)
     s3.spoil = every(4, "drop", "GET")
-    for path, found in zip(paths, expand(["s3://bucket/data/train.record-*"]), strict=True):
-        ours, theirs = RecordFile(path), RecordFile(found)
+    for path, url in zip(paths, expand(["s3://bucket/data/train.record-*"]), strict=True):
+        ours, theirs = RecordFile(path), RecordFile(url)
         assert [theirs.read(n) for n in range(len(theirs))] == [
             ours.read(n) for n in range(len(ours))
         ]
@@ -136,7 +136,7 @@ def test_records_and_label_map_of_a_bucket_train(s3, tmp_path, experiment, scene
         if path.is_file():
             folder.upload(path, path.name)
     where = "s3://bucket/data"
-    there = [f"data.{one}.label_map={where}/label_map.pbtxt" for one in DATA]
+    there = [f"data.{split}.label_map={where}/label_map.pbtxt" for split in DATA]
     there += [f"data.train.paths={where}/train*", f"data.evaluation.paths={where}/val*"]
     train(experiment(), tmp_path / "local")
     train(experiment(*there), tmp_path / "remote")
@@ -188,7 +188,7 @@ def test_the_commands_of_the_page_run(s3, tmp_path, monkeypatch, experiment, sce
     for path in scenes.iterdir():
         if path.is_file():
             folder.upload(path, path.name)
-    there = [f"data.{one}.label_map=s3://bucket/data/label_map.pbtxt" for one in DATA]
+    there = [f"data.{split}.label_map=s3://bucket/data/label_map.pbtxt" for split in DATA]
     there += [
         "data.train.paths=s3://bucket/data/train*",
         "data.evaluation.paths=s3://bucket/data/val*",

@@ -30,13 +30,18 @@ def test_what_is_no_numeral_is_no_number(text):
 
 
 def test_numbers_of_texts_and_values():
-    assert [numerals.number(one) for one in (" 1.5 ", ".5", "1.", "-2e-3", 7)] == [
+    assert [numerals.number(text) for text in (" 1.5 ", ".5", "1.", "-2e-3", 7)] == [
         1.5, 0.5, 1.0, -0.002, 7.0,
     ]  # fmt: skip
-    assert [numerals.whole(one) for one in (" 12 ", "-3", 3.0, 2**63 - 1)] == [12, -3, 3, 2**63 - 1]
-    assert [numerals.whole(one) for one in (2**63, 3.5, True, None, "3.0")] == [None] * 5
-    assert [numerals.count(one) for one in ("0", "-1")] == [0, None]
-    assert all(math.isnan(numerals.number(one)) for one in (10**400, math.inf, True, None, []))
+    assert [numerals.whole(text) for text in (" 12 ", "-3", 3.0, 2**63 - 1)] == [
+        12,
+        -3,
+        3,
+        2**63 - 1,
+    ]
+    assert [numerals.whole(value) for value in (2**63, 3.5, True, None, "3.0")] == [None] * 5
+    assert [numerals.count(text) for text in ("0", "-1")] == [0, None]
+    assert all(math.isnan(numerals.number(value)) for value in (10**400, math.inf, True, None, []))
 
 
 def test_literals_of_configs_have_a_base():

@@ -25,7 +25,7 @@ def folder(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """A folder of objects whose calls fail as `FAULTS` says."""
+    """A folder of objects; its calls fail as `FAULTS` says."""
     monkeypatch.setattr(object_storage, "_PAUSES", (0.0, 0.0))
     FAULTS.clear()
     yield ObjectFolder(f"faulty://{uuid.uuid4().hex}")
@@ -165,7 +165,7 @@ def test_a_config_and_records_are_read_from_a_url_of_this_machine(tmp_path):
     )
     (tmp_path / "train-0.tfrecord").write_bytes(b"")
     (tmp_path / "label_map.pbtxt").write_text("item { id: 1 name: 'owl' }\n")
-    found = list(ssd_resnet34._records(Path(f"file://{tmp_path}"), "train"))
-    assert f'data.train.label_map="{tmp_path}/label_map.pbtxt"' in found
+    settings = list(ssd_resnet34._records(Path(f"file://{tmp_path}"), "train"))
+    assert f'data.train.label_map="{tmp_path}/label_map.pbtxt"' in settings
     with refused("--data_dir", "s3://b/x"):
         list(ssd_resnet34._records(Path("s3://b/x"), "train"))

@@ -121,8 +121,8 @@ def test_it_is_evaluated(trained, tmp_path, capsys):
 
 def test_it_predicts_one_box_for_each_image(trained, scenes):
     image = np.full((40, 80, 3), 100, np.uint8)
-    (found,) = stillbox.load(trained).predict([image], **EVERY_DETECTION)
-    assert found.boxes.shape == (1, 4)
+    (detections,) = stillbox.load(trained).predict([image], **EVERY_DETECTION)
+    assert detections.boxes.shape == (1, 4)
 
 
 def test_it_is_exported_without_raw_boxes(trained, scenes, tmp_path):
@@ -243,7 +243,7 @@ def test_the_data_format_of_the_page_is_converted(done):
 
 
 def run_installed(place, text, words):
-    """Runs a command beside an installed package whose entry point is a module with the text."""
+    """Runs a command beside an installed package; its entry point is a module with the text."""
     (place / "own_parts.py").write_text(text)
     information = place / "own_parts-1.0.dist-info"
     information.mkdir()

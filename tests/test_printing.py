@@ -166,10 +166,10 @@ def test_a_size_has_a_fitting_unit(nbytes, text):
 
 
 def test_no_other_module_makes_plurals_or_sizes_itself():
-    own = re.compile(r"""["']e?s["'] (\*|if )|:,?\.\df\} [KMG]i?B\b|\(s\)""")
+    pattern = re.compile(r"""["']e?s["'] (\*|if )|:,?\.\df\} [KMG]i?B\b|\(s\)""")
     files = Path(stillbox.__file__).parent.rglob("*.py")
-    found = [file for file in files if own.search(file.read_text())]
-    assert found == [Path(stillbox.__file__).with_name("printing.py")]
+    matching = [file for file in files if pattern.search(file.read_text())]
+    assert matching == [Path(stillbox.__file__).with_name("printing.py")]
 
 
 def test_place_cause_and_remedy_stand_in_this_order():

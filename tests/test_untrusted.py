@@ -83,8 +83,8 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch):
     refused("none", "cannot read none: No such file")
     refused("a\0b", "cannot read .*null")
     refused("a" * 300, "File name too long")
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
         refused("socket", "is a socket")
 
 
@@ -133,8 +133,8 @@ def test_a_file_that_grows_is_read_as_it_was_opened(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", grow)
-        found = read_untrusted(path, most=100)
-    assert found in (b"a" * 90, b"a" * 90 + b"b" * 10)
+        content = read_untrusted(path, most=100)
+    assert content in (b"a" * 90, b"a" * 90 + b"b" * 10)
 
 
 @pytest.mark.parametrize("reader", [open_weights, lambda name: expand([name])])
@@ -323,21 +323,21 @@ BY_OTHERS = {"read_bytes", "read_text", "fromfile", "memmap", "mmap", "loadtxt",
 
 def opens_to_read(call):
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    first = [one.value for one in call.args if isinstance(one, ast.Constant)][:1]
-    own = ast.unparse(call.func) in ("bundle.read_text", "read_text")
-    return (name in BY_OTHERS and not own) or (name == "open" and first in (["rb"], ["r"]))
+    first = [argument.value for argument in call.args if isinstance(argument, ast.Constant)][:1]
+    is_ours = ast.unparse(call.func) in ("bundle.read_text", "read_text")
+    return (name in BY_OTHERS and not is_ours) or (name == "open" and first in (["rb"], ["r"]))
 
 
 def test_no_other_module_opens_files_to_read():
-    package, found = Path(stillbox.__file__).parent, set()
+    package, opening = Path(stillbox.__file__).parent, set()
     for file in package.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         # Parsing all of the package takes seconds.
         if any(mark in text for mark in ('"r"', '"rb"', *(f".{name}(" for name in BY_OTHERS))):
-            calls = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call))
+            calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
             if any(map(opens_to_read, calls)):
-                found.add(file.relative_to(package).as_posix())
-    assert found == set(TRUSTED)
+                opening.add(file.relative_to(package).as_posix())
+    assert opening == set(TRUSTED)
 
 
 def test_pillow_opens_no_file_without_a_list_of_formats():
@@ -422,10 +422,10 @@ def test_an_annotation_names_no_image_outside_of_its_folder(photos, name):
     for file, content in files.items():
         (photos / "x.json").unlink(missing_ok=True)
         (photos / file).write_text(content)
-        found = DataFolder(photos)
-        recognised = recognise(found)
+        data = DataFolder(photos)
+        recognised = recognise(data)
         with pytest.raises(UserError, match="leads out of the folder"):
-            recognised.format.read(found, recognised.files, ConversionLog())
+            recognised.format.read(data, recognised.files, ConversionLog())
         (photos / file).unlink()
 
 
@@ -519,12 +519,12 @@ def test_the_page_has_the_limits_of_the_readers():
     _, _, section = PAGE.partition("\n## Limits\n")
     rows = re.findall(r"^\| (.*?) \| (.*?) \|", section.partition("\n## ")[0], re.MULTILINE)[1:]
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-    found = {
+    written = {
         name: [int(size) * units[unit] for size, unit in re.findall(r"(\d+) ([KMG]iB)", text)]
         for name, text in rows
     }
-    assert [next(row for row in found if row.startswith(name)) for name in limits] == [*found]
-    assert list(found.values()) == list(limits.values())
+    assert [next(row for row in written if row.startswith(name)) for name in limits] == [*written]
+    assert list(written.values()) == list(limits.values())
     assert f"{yaml_tree.MAX_VALUES:,} values of YAML" in section
     assert f"as bytes, or {tables._LEAST_VALUES:,}" in section
 

@@ -161,7 +161,7 @@ def pixels(side: int = 128) -> np.ndarray:
 
 
 def count_macs(model: schema.OneStage) -> int:
-    """Counts those of one image; nothing is computed."""
+    """Counts multiply-adds of one image; nothing is computed."""
     image = jax.ShapeDtypeStruct((1, *model.resizer.input_size, 3), jnp.float32)
     counts = []
 

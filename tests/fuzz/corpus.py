@@ -17,7 +17,7 @@ def _npy(header):
 
 
 def _tfjs(shape):
-    """A graph model whose first kernel has no values."""
+    """A graph model; its first kernel has no values."""
     document = json.loads(tfjs_seeds(None)[0])
     document["weightsManifest"][0]["weights"][0]["shape"] = shape
     return json.dumps(document).encode()
@@ -77,7 +77,7 @@ FAILURES = [
     # A tensor of 2^62 times the same number.
     ("pth_pickle", _PICKLES[0].replace(b"K\x03K\x02\x86q\x01K\x02K\x01\x86",
         b"\x8a\x08" + bytes(7) + b"\x40\x85q\x01K\0\x85")),
-    # Kernels without values, whose other axes are long.
+    # Kernels without values and with long other axes.
     ("tfjs", _tfjs([2**62, 0, 2**62, 4])),
     ("tfjs", _tfjs([0, 1, 1, 2**31])),
     # A chunk of a PNG that claims 800 MiB.

@@ -75,12 +75,12 @@ def test_a_comma_in_a_number_is_named_with_the_number_that_is_meant(written, fix
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "sentence"),
     [
         ("a: 1\nb c: 2 # gs://x", "found 'c' where ':' or '{' after b should stand"),
         ('a: "b // c" d', "found end of file where ':' or '{' after d should stand"),
         ("a: [1, 2 3]", "found '3' where ',' or ']' in a list should stand"),
     ],
 )
-def test_other_errors_keep_their_words(text, what):
-    assert refusal(parse, text, "f").what == what
+def test_other_errors_keep_their_words(text, sentence):
+    assert refusal(parse, text, "f").what == sentence

@@ -114,13 +114,13 @@ def _random(draw, depth=0):
 def test_random_expressions_are_found_as_by_re():
     draw = random.Random(0)
     names = ["".join(draw.choices("ab c", k=draw.randrange(7))) for _ in range(12)]
-    found = 0
+    matched = 0
     for _ in range(400):
         text = _random(draw)
         expected = [bool(re.search(text, name)) for name in names]
         assert NamePattern(text).search(names) == expected, text
-        found += sum(expected)
-    assert 500 < found < 4300
+        matched += sum(expected)
+    assert 500 < matched < 4300
 
 
 @pytest.mark.parametrize(
@@ -145,17 +145,17 @@ def test_no_expression_takes_exponential_time(text, monkeypatch):
     names = ["a" * 60 + "!", "x" * 200] * 200
     start = time.process_time()
     try:
-        found = NamePattern(text).search(names)
+        matches = NamePattern(text).search(names)
     except UserError as error:
         assert "takes too long" in error.what
     else:
         # `re` finds none of the endings either, where it comes to an end.
-        assert not any(found[::2])
+        assert not any(matches[::2])
     assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "sentence"),
     [
         ("(", "no regular expression"),
         ("a{1000000000}", "repeats 1,000,000,000 times"),
@@ -165,8 +165,8 @@ def test_no_expression_takes_exponential_time(text, monkeypatch):
         ("(?:" * 4000 + "a" + ")" * 2000, "regular expression"),
     ],
 )
-def test_other_expressions_are_refused(text, what):
-    with pytest.raises(UserError, match=what) as caught:
+def test_other_expressions_are_refused(text, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
         NamePattern(text)
     assert len(caught.value.what) < 300
 
@@ -182,8 +182,8 @@ def test_what_is_no_text_file_is_refused_unread(reader, tmp_path, monkeypatch):
     # A hole: the file takes no room on the disk.
     Path("large.yaml").touch()
     os.truncate("large.yaml", 2**30)
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("socket.yaml")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket.yaml")
         for name, said in {
             "pipe.yaml": "is a pipe",
             "socket.yaml": "is a socket",

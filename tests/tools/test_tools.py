@@ -54,7 +54,7 @@ def test_two_builds_have_the_same_bytes(built):
         for package in ("stillbox", "stillbox_legacy")
         for name in (f"{package}-{__version__}-py3-none-any.whl", f"{package}-{__version__}.tar.gz")
     }
-    # Those of another version are gone.
+    # Files of another version are gone.
     assert names(built) == {*sums, "SHA256SUMS"}
 
 
@@ -91,16 +91,16 @@ def names(folder):
 def test_two_workers_and_the_next_session_share_what_is_complete(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
-    one, other = (Programs(tmp_path / name, kept) for name in ("one", "other"))
+    first, other = (Programs(tmp_path / name, kept) for name in ("one", "other"))
     whole = zlib.compress(b"a program")
-    (one.own / "jit_step-1-cache").write_bytes(whole)
-    (one.own / "jit_step-2-cache").write_bytes(whole[:-2])  # the process was killed
-    one.exchange()
+    (first.folder / "jit_step-1-cache").write_bytes(whole)
+    (first.folder / "jit_step-2-cache").write_bytes(whole[:-2])  # the process was killed
+    first.exchange()
     other.exchange()
-    assert names(other.own) == names(kept) == {"jit_step-1-cache"}
-    assert (other.own / "jit_step-1-cache").read_bytes() == whole
+    assert names(other.folder) == names(kept) == {"jit_step-1-cache"}
+    assert (other.folder / "jit_step-1-cache").read_bytes() == whole
 
-    (other.own / "jit_step-2-cache").write_bytes(whole)
+    (other.folder / "jit_step-2-cache").write_bytes(whole)
     other.exchange()
     assert names(kept) == {"jit_step-1-cache", "jit_step-2-cache"}
 
@@ -271,12 +271,12 @@ def test_every_key_has_an_effect_a_note_or_a_refusal(path):
 def test_no_key_is_missing():
     text = PARAMS_PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", text, re.M | re.S)
-    found = {
+    fields = {
         f"{title.strip('`')}.{key}".removeprefix("At the top.")
         for title, rows in sections
         for key in re.findall(r"^\| `(\w+)` \|", rows, re.M)
     }
-    assert found == set(FINAL)
+    assert fields == set(FINAL)
     assert set(re.findall(r"^\| `([\w.]+\.\w+)` \|", text, re.M)) == set(OLD)
 
 
@@ -321,13 +321,13 @@ def test_the_page_is_what_the_reader_does_today():
     assert PIPELINE_PAGE.read_text(encoding="utf-8") == pipeline_config.page()
 
 
-def reachable(message, found):
+def reachable(message, messages):
     """The language as the tables have it, walked without the code that is tested."""
-    if message in load_schema().messages and message not in found:
-        found.add(message)
+    if message in load_schema().messages and message not in messages:
+        messages.add(message)
         for kind in load_schema().messages[message].fields.values():
-            reachable(kind.type, found)
-    return found
+            reachable(kind.type, messages)
+    return messages
 
 
 def test_no_field_of_the_language_is_missing():
@@ -392,9 +392,9 @@ def test_a_field_that_is_no_longer_read_shows(monkeypatch):
     def effect():
         pipeline_config._read.cache_clear()
         kind = load_schema().messages["TrainConfig"].fields["sync_replicas"]
-        found = Effect()
-        pipeline_config.probe(found, pipeline_config.BASES[0], ("train_config",), kind)
-        return found
+        seen = Effect()
+        pipeline_config.probe(seen, pipeline_config.BASES[0], ("train_config",), kind)
+        return seen
 
     assert effect().ignored
     monkeypatch.delitem(section.NO_EFFECT["TrainConfig"], "sync_replicas")
