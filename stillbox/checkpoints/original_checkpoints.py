@@ -80,7 +80,7 @@ class _Written:
         """Whether a file of a checkpoint is there that no run of this folder wrote."""
         data, index = checkpoint_files(self._folder / name)
         if not os.path.lexists(index):
-            return os.path.lexists(data) and name not in self._own
+            return os.path.lexists(data)
         return self._own.get(name) != _digest(index)
 
     def write(self, name: str, step: int, form: Form) -> None:

@@ -13,6 +13,7 @@ from stillbox.checkpoints.names import object_paths, parts_without_names, refere
 from stillbox.checkpoints.packed import open_model
 from stillbox.checkpoints.tf1 import checkpoint_files, write_tf1_checkpoint
 from stillbox.checkpoints.tf2 import write_tf2_checkpoint
+from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
 from stillbox.references import Parameter
 
@@ -68,11 +69,13 @@ def save_weights(
     Args:
         target: a file ending in `.npz` or `.safetensors`, or the prefix of a TF1 checkpoint, such
             as `model.ckpt` or `model.ckpt-1000`, which holds `global_step` too.
+        overwrite: replace weights that are there; another file is never replaced.
         tf2: write an object-based checkpoint of TF2, as `ckpt-1`, and not one of TF1.
 
     Raises:
         UserError: there is no such model directory or checkpoint; the target has an unknown
-            ending, no folder, or exists; a part of the model has no names in such checkpoints.
+            ending, no folder, or exists and is not to be replaced; a part of the model has no names
+            in such checkpoints.
     """
     target = Path(target)
     is_file = target.suffix in (".npz", ".safetensors")
@@ -136,3 +139,12 @@ def _check_place(files: tuple[Path, ...], overwrite: bool) -> None:
     if existing and not overwrite:
         fix = f"choose another name, or add {Parameter('overwrite')}"
         raise UserError("the file exists", where=str(existing[0]), fix=fix)
+    for path in existing:
+        try:
+            weights = open_weights(path)
+            # The first array tells whether the data file is of the index.
+            if len(existing) == len(files):
+                next(iter(weights.arrays.values()), None)
+        except UserError as error:
+            problem, fix = f"the file is not replaced: {error.what}", "choose another name"
+            raise UserError(problem, where=str(path), fix=fix) from error

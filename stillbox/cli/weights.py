@@ -69,7 +69,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     about = "write an object-based checkpoint of TF2, for models of the _keras extractors"
     add_bool(save, "--tf2", about)
     add_option(save, "--step", "best", "checkpoint: best, latest or a number", "STEP")
-    add_bool(save, "--overwrite", "replace an existing file")
+    add_bool(save, "--overwrite", "replace existing weights")
     add_imports(save)
     save.set_defaults(weights_run=_save)
 

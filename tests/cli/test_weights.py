@@ -17,6 +17,7 @@ from stillbox.experiment.yaml_config import from_yaml
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from tests.checkpoints.detectors import reseal
+from tests.helpers import digests
 
 STEM = "FeatureExtractor/MobilenetV1/Conv2d_0/weights"
 
@@ -77,6 +78,18 @@ def test_an_existing_file_is_only_replaced_with_overwrite(stillbox, refused, tra
     stillbox(*save).ended()
     assert "add --overwrite" in refused(*save)
     stillbox(*save, "--overwrite").ended()
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.safetensors", "m.data-00000-of-00001", "m.index"])
+@pytest.mark.parametrize("content", [b"", b"notes", b"PK\3\4 no weights", b"x" * 100_000])
+def test_only_weights_are_replaced(stillbox, refused, trained, here, name, content):
+    target = name if name.endswith(("z", "s")) else "m"
+    save = ("weights", "save", trained, "--to", target, "--overwrite")
+    stillbox(*save).ended()
+    (here / name).write_bytes(content)
+    before = digests(here)
+    assert "choose another name" in refused(*save)
+    assert digests(here) == before
 
 
 @pytest.mark.parametrize(
