@@ -2,7 +2,7 @@
 
     python -m tools.prose [FILE_OR_FOLDER ...]
 
-Without a name it takes the whole repository but for `NOT_YET`.
+Without a name it takes the whole repository.
 """
 
 import argparse
@@ -16,12 +16,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("benchmarks", "packages", "stillbox", "tests", "tools")
-NOT_YET = (
-    *("benchmarks", "packages/legacy", "stillbox/cli"),
-    *("stillbox/predicting", "stillbox/records", "stillbox/serving"),
-    *("stillbox/training", "tests"),
-)
-"""Files and folders that are still to be mended; the list only shrinks."""
 EMPTY_NAMES = {"found", "one", "own", "thing", "what"}
 PUBLIC = {
     ("stillbox/errors.py", "what"),
@@ -98,18 +92,12 @@ def files(paths: list[Path]) -> Iterator[Path]:
         yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def unmended(file: Path) -> bool:
-    """Tells whether a file is listed in `NOT_YET`."""
-    return any(file.is_relative_to(ROOT / name) for name in NOT_YET)
-
-
 def main() -> None:
     """Prints a line for each remark on standard error; the exit code is 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("paths", nargs="*", type=Path, metavar="FILE_OR_FOLDER")
     paths = parser.parse_args().paths
-    every = files(paths or [ROOT / folder for folder in FOLDERS])
-    kept = [file for file in every if paths or not unmended(file)]
+    kept = files(paths or [ROOT / folder for folder in FOLDERS])
     lines = ["{}:{}: {}".format(*remark) for file in kept for remark in remarks(file)]
     raise SystemExit("\n".join(lines) or None)
 
