@@ -2,16 +2,18 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from stillbox.errors import UserError
 from stillbox.printing import count_text
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
 from stillbox.records.conversion import brightest_of
-from stillbox.records.data_folder import DataFolder, Split
+from stillbox.records.data_folder import DataFolder, Split, name_split
+from stillbox.records.file_kinds import ARCHIVES
 from stillbox.records.formats.registry import FolderContents, FolderFormat, Recognised, recognise
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import OrderedMap
@@ -24,8 +26,10 @@ from stillbox.records.splits import (
     report_duplicates,
     report_similar_classes,
 )
-from stillbox.records.unread import report_unread
+from stillbox.records.unread import NO_FORMAT, unread_files
 from stillbox.references import Parameter
+
+_YAML = (".yaml", ".yml")
 
 StageProgress = Callable[[str, int, int], None]
 """Called with what is done (`reading`, `comparing`, `train`, ...), images done and in all."""
@@ -197,3 +201,46 @@ def _own_names(
             log.add("image id occurs twice in a set", item.where, item.image_id, action=action)
         unique.append(replace(item, image_id=image_id, filename=filename))
     return unique
+
+
+def report_unread(
+    data: DataFolder, recognised: Recognised, splits: Collection[Split | None], log: ConversionLog
+) -> None:
+    """Reports the files that could be annotations and that no format has read.
+
+    A file that states a split or the classes stops the conversion: the images of a lost split
+    would be divided at random, and a model would be scored on what it was trained on.
+
+    Args:
+        recognised: the format that was read, and the files of all formats.
+        splits: the splits of the images that were read.
+
+    Raises:
+        UserError: such a file cannot be read, or the policy of records is `fail`.
+    """
+    yamls = {file for file in recognised.files if file.suffix.lower() in _YAML}
+    needs_yaml = recognised.format.name == "yolo" and not yamls
+    for file, line, reason in unread_files(data, {*recognised.all_files, *data.used}):
+        where = data.relative(file) + line
+        lost = ""
+        if file.suffix.lower() in _YAML and needs_yaml:
+            lost = "classes and splits may be"
+        elif not data.images_of_stem(file.stem) and _is_lost(file, data, splits):
+            lost = "a split is"
+        if reason.startswith(NO_FORMAT):
+            log.add("file of no format that is read", where, reason, action="not read")
+        elif lost:
+            problem = f"the file cannot be read, and {lost} lost with it: {reason}"
+            fix = "mend the file, or take it out of the folder"
+            raise UserError(problem, where=str(data.shown / where), fix=fix)
+        elif file.suffix.lower() in ARCHIVES:
+            log.add("archive", where, reason, action="not read")
+        else:
+            log.bad_record("annotation file cannot be read", where, reason)
+            data.used.update(data.images_of_stem(file.stem))
+
+
+def _is_lost(file: Path, data: DataFolder, splits: Collection[Split | None]) -> bool:
+    """Tells whether the split that the name of a file states is not among those that were read."""
+    split = name_split(file.relative_to(data.root))
+    return split is not None and not {split, "val" if split == "test" else split} & {*splits}

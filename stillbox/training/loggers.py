@@ -28,7 +28,7 @@ from stillbox.extras import import_extra
 from stillbox.records.files import append_file, make_folder, refuse_links
 from stillbox.records.tfrecord import frame
 from stillbox.records.wire import bytes_field, varint_field
-from stillbox.training.queued_logger import QueuedLogger
+from stillbox.training.logger import Logger, QueuedLogger
 from stillbox.untrusted import read_untrusted
 
 _FLUSH_SECONDS = 30.0
@@ -106,24 +106,6 @@ def image_summary(name: str, image: np.ndarray) -> bytes:
     sizes = b"".join(varint_field(number, size) for number, size in enumerate(image.shape, 1))
     picture = sizes + bytes_field(4, encoded.getvalue())
     return bytes_field(1, bytes_field(1, name.encode()) + bytes_field(4, picture))
-
-
-class Logger(Protocol):
-    """Receives what a run reports."""
-
-    def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Records the metrics of a step by their names in the history."""
-
-    def evaluation(
-        self, scores: Mapping[str, float], original: Mapping[str, float], step: int
-    ) -> None:
-        """Records scores by their names in the history, and by the names of the original."""
-
-    def image(self, name: str, image: np.ndarray, step: int) -> None:
-        """Records a picture, `[H, W, 3]` uint8."""
-
-    def close(self, *, failed: bool) -> None:
-        """Writes buffered entries."""
 
 
 class TensorBoard:

@@ -47,6 +47,7 @@ from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.conversion import ConversionJob, ConversionOptions, convert_image
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.example import Example
+from stillbox.records.folder_content import report_unread
 from stillbox.records.formats.coco import read_coco
 from stillbox.records.formats.registry import recognise
 from stillbox.records.formats.voc import read_image_set, read_voc
@@ -56,7 +57,6 @@ from stillbox.records.review import review
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import frame
-from stillbox.records.unread import report_unread
 from stillbox.records.wire import bytes_field, varint_field
 from tools.fuzz.graphs import tfjs_seeds, tfjs_shards, tflite_seeds
 

@@ -1,16 +1,13 @@
-"""A tracker of a run on a thread of its own: training never waits for its server."""
+"""What receives the reports of a run, and a tracker on a thread: training waits for no server."""
 
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from queue import Full, Queue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from stillbox.training.loggers import Logger
 
 FLUSH_SECONDS = 30.0
 """The longest wait for a tracker at the end of a run."""
@@ -19,13 +16,31 @@ FLUSH_SECONDS = 30.0
 _ENTRIES, _PICTURES = 512, 32
 
 
+class Logger(Protocol):
+    """Receives what a run reports."""
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Records the metrics of a step by their names in the history."""
+
+    def evaluation(
+        self, scores: Mapping[str, float], original: Mapping[str, float], step: int
+    ) -> None:
+        """Records scores by their names in the history, and by the names of the original."""
+
+    def image(self, name: str, image: np.ndarray, step: int) -> None:
+        """Records a picture, `[H, W, 3]` uint8."""
+
+    def close(self, *, failed: bool) -> None:
+        """Writes buffered entries."""
+
+
 class QueuedLogger:
     """Passes entries to a tracker until it fails once; entries beyond a full queue are dropped.
 
     A failure, the first dropped entry and an unfinished end are each reported once.
     """
 
-    def __init__(self, tracker: "Logger", name: str) -> None:
+    def __init__(self, tracker: Logger, name: str) -> None:
         self._tracker, self._name = tracker, name
         self._queue: Queue[Callable[[Logger], None] | None] = Queue(_ENTRIES)
         self._pictures = threading.Semaphore(_PICTURES)
@@ -46,7 +61,7 @@ class QueuedLogger:
     def image(self, name: str, image: np.ndarray, step: int) -> None:
         """Queues a picture."""
 
-        def pass_on(tracker: "Logger") -> None:
+        def pass_on(tracker: Logger) -> None:
             self._pictures.release()
             tracker.image(name, image, step)
 
@@ -67,7 +82,7 @@ class QueuedLogger:
         if self._thread.is_alive():
             self._warn(f"has not taken all of this run in {FLUSH_SECONDS:g} s; the rest is lost")
 
-    def _put(self, entry: "Callable[[Logger], None]") -> None:
+    def _put(self, entry: Callable[[Logger], None]) -> None:
         try:
             self._queue.put_nowait(entry)
         except Full:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stillbox.evaluation.history import HISTORY
-from stillbox.training import queued_logger
-from stillbox.training.queued_logger import QueuedLogger
+from stillbox.training import logger as logger_module
+from stillbox.training.logger import QueuedLogger
 from stillbox.training.summaries import Summaries
 from tests.training.test_tracking import mlflow, wandb  # noqa: F401
 
@@ -37,7 +37,7 @@ class Tracker:
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(queued_logger, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(logger_module, "FLUSH_SECONDS", 0.2)
 
 
 def test_everything_arrives_in_order_before_the_end(capsys):
