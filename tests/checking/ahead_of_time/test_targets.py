@@ -11,7 +11,6 @@ import pytest
 from stillbox.checking.ahead_of_time import targets
 from stillbox.checking.ahead_of_time.targets import find_target
 from stillbox.cli.main import build_parser
-from stillbox.cli.overrides import changes_of
 from stillbox.devices import chips
 from stillbox.devices.chips import CHIPS, GPUS, parse_gpus, parse_slice
 from stillbox.errors import UserError
@@ -142,7 +141,7 @@ COMMANDS = re.findall(r"^(?:\$ )?(stillbox .*)$", PAGE, re.MULTILINE)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_names_a_config_and_a_slice(line):
     arguments = build_parser().parse_args(shlex.split(line)[1:])
-    assert resolve(arguments.config, changes_of(arguments.overrides)).experiment
+    assert resolve(arguments.config, arguments.overrides).experiment
     assert parse_gpus(arguments.target) or parse_slice(arguments.target)
 
 
