@@ -43,10 +43,10 @@ def arrays(shapes):
     """Values of all parameters and moving statistics; variances are positive."""
     rng = np.random.default_rng(0)
     return {
-        path: rng.uniform(0.5, 2, shape.shape).astype(np.float32)
+        path: rng.uniform(0.5, 2, array.shape).astype(np.float32)
         if path.endswith(("var", "scale"))
-        else rng.normal(0, 0.5, shape.shape).astype(np.float32)
-        for path, shape in shapes.items()
+        else rng.normal(0, 0.5, array.shape).astype(np.float32)
+        for path, array in shapes.items()
     }
 
 
@@ -190,7 +190,7 @@ def test_heads_of_the_same_shape_are_told_apart(tmp_path, scores):
     model = small_model("model.num_classes=3")
     _, params, stats = abstract_detector(model, "float32")
     rng = np.random.default_rng(1)
-    values = {path: rng.uniform(0.5, 1, shape.shape) for path, shape in (params | stats).items()}
+    values = {path: rng.uniform(0.5, 1, array.shape) for path, array in (params | stats).items()}
     nodes, constants = folded(values, scores=scores)
     if not scores:
         names = {f"op_{number}": layer for number, layer in enumerate(LAYERS)}
