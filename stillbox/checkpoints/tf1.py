@@ -15,7 +15,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from glob import escape
 from itertools import count, takewhile
 from operator import eq
@@ -318,7 +318,7 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
             new_index.replace(index)
             sync_folder(index.parent)
 
-        with _second_name(prefix, new_data, install) if index.exists() else nullcontext():
+        with _second_name(prefix, new_data, install):
             new_data.replace(data)
             sync_folder(data.parent)
             install(1)
@@ -328,7 +328,8 @@ def write_tf1_checkpoint(prefix: str | Path, arrays: Mapping[str, np.ndarray | b
 def _second_name(prefix: str | Path, data: Path, install: Callable[[int], None]) -> Iterator[None]:
     """Lets the index name new values under another name, while their final name has old ones.
 
-    A checkpoint that is replaced is thus complete at every moment, the old or the new one.
+    There is thus a complete checkpoint at every moment after the first index, and no data file of
+    the final name without an index.
 
     Args:
         prefix: of the checkpoint.

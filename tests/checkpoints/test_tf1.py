@@ -20,6 +20,7 @@ from tests.checkpoints import tf_writer as other_writer
 from tests.checkpoints.detectors import assert_same_arrays
 from tests.checkpoints.torch_writer import numbers_of
 from tests.helpers import refused
+from tests.kills import kills
 
 
 @pytest.fixture
@@ -239,3 +240,21 @@ def test_what_is_written_before_a_failure_is_no_checkpoint(written_prefix, monke
         write_tf1_checkpoint(written_prefix, {"w": np.zeros(3, np.float32)})
     # The old one is as it was.
     assert np.array_equal(Tf1Checkpoint(written_prefix)["w"], np.ones(3))
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_kill_leaves_the_old_checkpoint_or_the_new_one(written_prefix, tmp_path, before):
+    old, new = ({"w": np.full(3, value, np.float32)} for value in (0, 1))
+    if before:
+        write_tf1_checkpoint(written_prefix, old)
+    data, index = checkpoint_files(written_prefix)
+    seen = []
+    for _ in kills(lambda: write_tf1_checkpoint(written_prefix, new)):
+        # Without an index nothing would tell that the data are replaceable weights.
+        assert index.exists() >= data.exists()
+        if index.exists():
+            seen.append(Tf1Checkpoint(written_prefix)["w"][0])
+    assert seen == sorted(seen)
+    assert set(seen) == {1, *[0] * before}
+    assert np.array_equal(Tf1Checkpoint(written_prefix)["w"], new["w"])
+    assert sorted(tmp_path.iterdir()) == sorted([data, index])

@@ -14,6 +14,7 @@ from stillbox.inputs.dataset import open_dataset
 from stillbox.records.label_map import LabelMap
 from stillbox.references import worded
 from tests.helpers import read_json, refused
+from tests.kills import kills
 
 
 def perfect(dataset):
@@ -220,3 +221,24 @@ def test_an_evaluation_writes_numbers_detections_pictures_and_a_page(written):
     figures = read_json(folder / "report.json")
     assert figures["all_classes"]["F1"] == pytest.approx(1)
     assert figures["threshold"] == pytest.approx(0.9)
+
+
+def test_a_kill_leaves_each_file_of_a_report_old_or_new(opened, tmp_path, no_charts):
+    def writer(overrides):
+        settings, dataset = opened(overrides)
+        result = score_dataset(perfect(dataset), settings, dataset)
+        about = {"source": "weights.npz", "history": History()}
+        return lambda: write_evaluation(result, settings, dataset, tmp_path, **about)
+
+    def state():
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return {path: path.read_bytes() for path in files if path.suffix != ".partial"}
+
+    writer("evaluation.max_examples=5")()
+    old = state()
+    between = [state() for _ in kills(writer("evaluation.max_examples=6"))]
+    new = state()
+    assert any(old != files != new for files in between)
+    for files in between:
+        assert files.keys() >= old.keys()
+        assert all(content in (old.get(path), new[path]) for path, content in files.items())
