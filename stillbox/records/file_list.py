@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError
 from stillbox.printing import json_text
-from stillbox.records.files import write_whole
+from stillbox.records.files import remove_partial_files, write_whole
 from stillbox.records.foreign_files import read_json
 from stillbox.references import Parameter
 
@@ -36,7 +36,9 @@ def refuse_others(folder: Path, names: Iterable[str], *, known: Collection[str] 
 
 
 def claim_files(folder: Path, names: Iterable[str], *, known: Collection[str] = ()) -> None:
-    """Lists what is about to be written; the arguments are as in `refuse_others`.
+    """Lists what is about to be written, and removes what killed writers of it have left.
+
+    The arguments are as in `refuse_others`.
 
     Raises:
         UserError: see `refuse_others`; or the list cannot be written.
@@ -47,6 +49,9 @@ def claim_files(folder: Path, names: Iterable[str], *, known: Collection[str] = 
     if not listed.issuperset(names):
         content = json_text({"written": sorted(listed.union(names))}, indent=0)
         write_whole(folder / LIST, content.encode(), below=folder)
+    for place in (folder, *(folder / name for name in names)):
+        if place == folder or not place.is_symlink():
+            remove_partial_files(place)
 
 
 def _listed(folder: Path) -> set[str]:

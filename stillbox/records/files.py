@@ -9,6 +9,7 @@ same place removes folders without a lock.
 import ctypes
 import errno
 import os
+import re
 import shutil
 import stat
 import sys
@@ -117,6 +118,7 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
     try:
         make_folder(path.parent, below=below or path.parent)
         with create_file(partial) as file:
+            try_lock(file.fileno())
             file.write(content)
         return replace_file(partial, path)
     except OSError as error:
@@ -124,6 +126,17 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
             partial.unlink()
         needs = f"it needs {size_text(len(content))}"
         raise not_written(path, error, needs, len(content)) from error
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Removes what killed processes have left of `write_whole`: files that nobody holds locked."""
+    for leftover in folder.glob(".*.partial"):
+        if not _PARTIAL_FILE.fullmatch(leftover.name):
+            continue
+        # The leftover may be gone, or belong to another user.
+        with suppress(OSError), _opened(leftover, _FILE_ALONE) as descriptor:
+            if try_lock(descriptor):
+                leftover.unlink()
 
 
 def replace_file(finished: Path, path: Path) -> Path:
@@ -171,6 +184,8 @@ _FULL = os.strerror(errno.ENOSPC)
 # Of `renameat2`: AT_FDCWD, RENAME_EXCHANGE.
 _HERE, _EXCHANGE = -100, 2
 _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FILE_ALONE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+_PARTIAL_FILE = re.compile(r"\..+\.\d+\.\d+\.partial", re.ASCII | re.DOTALL)
 
 
 def try_lock(descriptor: int) -> bool | None:
@@ -335,7 +350,7 @@ def _clean(parent: Path, partial: Path) -> None:
     """Removes what killed writers have left, and restores what one had moved aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
         # The leftover may be gone, or belong to another user.
-        with suppress(OSError), _opened(leftover) as descriptor:
+        with suppress(OSError), _opened(leftover, _FOLDER_ALONE) as descriptor:
             if leftover != partial and try_lock(descriptor):
                 shutil.rmtree(leftover, ignore_errors=True)
     for old in parent.glob(f".*{_OLD}"):
@@ -351,8 +366,8 @@ def _clean(parent: Path, partial: Path) -> None:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | _FOLDER_ALONE)
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         yield descriptor
     finally:

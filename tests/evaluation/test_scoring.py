@@ -239,6 +239,7 @@ def test_a_kill_leaves_each_file_of_a_report_old_or_new(opened, tmp_path, no_cha
     between = [state() for _ in kills(writer("evaluation.max_examples=6"))]
     new = state()
     assert any(old != files != new for files in between)
+    assert not any(path.suffix == ".partial" for path in tmp_path.rglob("*"))
     for files in between:
         assert files.keys() >= old.keys()
         assert all(content in (old.get(path), new[path]) for path, content in files.items())

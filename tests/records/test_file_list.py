@@ -5,6 +5,7 @@ import json
 import pytest
 
 from stillbox.records.file_list import LIST, claim_files, refuse_others
+from stillbox.records.files import try_lock
 from tests.helpers import refusal
 
 
@@ -40,3 +41,16 @@ def test_whatever_has_the_name_is_somebodys(tmp_path, kind):
 def test_a_damaged_list_is_named(tmp_path, content):
     (tmp_path / LIST).write_text(content)
     assert refusal(claim_files, tmp_path, ["a"]).where.startswith(str(tmp_path / LIST))
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / "csv").mkdir()
+    left = [tmp_path / ".a.12.34.partial", tmp_path / "csv/.b.1.2.partial"]
+    others = [tmp_path / name for name in (".a.partial", "a.1.2.partial", ".a.1.x.partial")]
+    held = tmp_path / ".c.5.6.partial"
+    for path in [*left, *others, held]:
+        path.write_text("text")
+    with held.open() as file:
+        assert try_lock(file.fileno()) is not False
+        claim_files(tmp_path, ["a", "csv"], known=["csv"])
+    assert set(tmp_path.rglob("*.partial")) == {*others, held}
