@@ -255,5 +255,6 @@ def trained(trained_once, tmp_path):
 
 @pytest.fixture
 def cache_folder(tmp_path, monkeypatch):
-    """Caches of one test alone."""
+    """The cache of one test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stillbox"

@@ -41,8 +41,12 @@ Result = TypeVar("Result")
 
 
 def url_of(path: str | PurePath) -> str | None:
-    """Returns the URL that a path is, even if `Path` has merged its two slashes."""
-    match = _URL.fullmatch(str(path))
+    """Returns the URL that a path is, even if `Path` has merged its two slashes.
+
+    `Path` leaves `s3:` of an address without a bucket, and of the folder of a bucket.
+    """
+    text = str(path)
+    match = _URL.fullmatch(f"{text}/" if text.removesuffix(":") in _SCHEMES else text)
     if match is None:
         return None
     # Two slashes before a path of this machine would make its first folder a host.

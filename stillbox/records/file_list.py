@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError
 from stillbox.printing import json_text
-from stillbox.records.files import remove_partial_files, write_whole
+from stillbox.records.files import refuse_url, remove_partial_files, write_whole
 from stillbox.records.foreign_files import read_json
 from stillbox.references import Parameter
 
@@ -25,10 +25,12 @@ def refuse_others(folder: Path, names: Iterable[str], *, known: Collection[str] 
         known: names that are stillbox's although the list lacks them.
 
     Raises:
-        UserError: a file of such a name, or a folder that is not empty, is there and not listed.
+        UserError: a file of such a name, or a folder that is not empty, is there and not listed;
+            or the place is a URL.
     """
     listed = {*known, *_listed(folder)}
     for name in names:
+        refuse_url(folder / name)
         if name not in listed and _is_taken(folder / name):
             problem = "this would be replaced, and stillbox did not write it"
             fix = f"move it away, or choose another {Parameter('output')}"

@@ -47,15 +47,20 @@ def refuse_links(path: Path, *, below: Path) -> None:
             raise _not_there(place, "it is a symbolic link" if name != ".." else "it leads out")
 
 
+def refuse_url(path: Path) -> None:
+    """Refuses a place for results that is a URL, of which a path would make a folder here."""
+    if url := url_of(path):
+        problem = "results are written into a folder of this machine"
+        raise UserError(problem, where=url, fix="give a folder, and copy it when it is complete")
+
+
 def make_folder(folder: Path, *, below: Path) -> Path:
     """Makes a folder with those above it and returns it.
 
     Raises:
-        UserError: see `refuse_links`; or it is a URL, of which a path would make a folder here.
+        UserError: see `refuse_links` and `refuse_url`.
     """
-    if url := url_of(folder):
-        problem = "results are written into a folder of this machine"
-        raise UserError(problem, where=url, fix="give a folder, and copy it when it is complete")
+    refuse_url(folder)
     refuse_links(folder, below=below)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -112,8 +117,9 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
     folder.
 
     Raises:
-        UserError: the folder cannot be made or written to.
+        UserError: the folder cannot be made or written to, or see `refuse_url`.
     """
+    refuse_url(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         make_folder(path.parent, below=below or path.parent)

@@ -1,11 +1,12 @@
 """The list of the files that stillbox has written into a folder."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from stillbox.records.file_list import LIST, claim_files, refuse_others
-from stillbox.records.files import try_lock
+from stillbox.records.files import try_lock, write_whole
 from tests.helpers import refusal
 
 
@@ -20,6 +21,23 @@ def test_a_listed_name_is_replaced_and_no_other(tmp_path):
     assert json.loads((tmp_path / "new" / LIST).read_text()) == {"written": ["a", "b", "d"]}
     claim_files(tmp_path / "new", ["c"], known=["c"])
     refuse_others(tmp_path / "new", ["a", "b", "c", "d", "f"])
+
+
+@pytest.mark.parametrize(
+    ("page", "url"),
+    [
+        ("s3://", "s3://"),
+        ("s3://bucket", "s3://bucket"),
+        ("gs:/b/x", "gs://b/x"),
+        ("file:", "file:///"),
+    ],
+)
+def test_an_address_makes_no_file_of_this_machine(tmp_path, monkeypatch, page, url):
+    monkeypatch.chdir(tmp_path)
+    path = Path(page)
+    assert refusal(refuse_others, path.parent, [path.name]).where == url
+    assert refusal(write_whole, path, b"page").where == url
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "broken link"])
