@@ -28,7 +28,10 @@ def refuse_others(folder: Path, names: Iterable[str], *, known: Collection[str] 
         UserError: a file of such a name, or a folder that is not empty, is there and not listed;
             or the place is a URL.
     """
-    listed = {*known, *_listed(folder)}
+    _refuse(folder, names, {*known, *_listed(folder)})
+
+
+def _refuse(folder: Path, names: Iterable[str], listed: Collection[str]) -> None:
     for name in names:
         refuse_url(folder / name)
         if name not in listed and _is_taken(folder / name):
@@ -45,15 +48,14 @@ def claim_files(folder: Path, names: Iterable[str], *, known: Collection[str] = 
     Raises:
         UserError: see `refuse_others`; or the list cannot be written.
     """
-    names = [*names]
-    refuse_others(folder, names, known=known)
-    listed = _listed(folder)
+    names, listed = [*names], _listed(folder)
+    _refuse(folder, names, {*known, *listed})
     if not listed.issuperset(names):
         content = json_text({"written": sorted(listed.union(names))}, indent=0)
         write_whole(folder / LIST, content.encode(), below=folder)
-    for place in (folder, *(folder / name for name in names)):
-        if place == folder or not place.is_symlink():
-            remove_partial_files(place)
+    inner = (folder / name for name in names)
+    for place in (folder, *(path for path in inner if path.is_dir() and not path.is_symlink())):
+        remove_partial_files(place)
 
 
 def _listed(folder: Path) -> set[str]:

@@ -137,12 +137,8 @@ def write_whole(path: Path, content: bytes, *, below: Path | None = None) -> Pat
 def remove_partial_files(folder: Path) -> None:
     """Removes what killed processes have left of `write_whole`: files that nobody holds locked."""
     for leftover in folder.glob(".*.partial"):
-        if not _PARTIAL_FILE.fullmatch(leftover.name):
-            continue
-        # The leftover may be gone, or belong to another user.
-        with suppress(OSError), _opened(leftover, _FILE_ALONE) as descriptor:
-            if try_lock(descriptor):
-                leftover.unlink()
+        if _PARTIAL_FILE.fullmatch(leftover.name):
+            _remove_unheld(leftover, _FILE_ALONE, Path.unlink)
 
 
 def replace_file(finished: Path, path: Path) -> Path:
@@ -355,10 +351,10 @@ def _is_open_as(descriptor: int, path: Path) -> bool:
 def _clean(parent: Path, partial: Path) -> None:
     """Removes what killed writers have left, and restores what one had moved aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
-        # The leftover may be gone, or belong to another user.
-        with suppress(OSError), _opened(leftover, _FOLDER_ALONE) as descriptor:
-            if leftover != partial and try_lock(descriptor):
-                shutil.rmtree(leftover, ignore_errors=True)
+        if leftover != partial:
+            _remove_unheld(
+                leftover, _FOLDER_ALONE, lambda path: shutil.rmtree(path, ignore_errors=True)
+            )
     for old in parent.glob(f".*{_OLD}"):
         target = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
         writer = old.with_name(f".{target.name}{_PARTIAL}")
@@ -371,13 +367,15 @@ def _clean(parent: Path, partial: Path) -> None:
                 old.rename(target)
 
 
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _remove_unheld(leftover: Path, flags: int, remove: Callable[[Path], object]) -> None:
+    """Removes what no process holds locked; it may be gone, or belong to another user."""
+    with suppress(OSError):
+        descriptor = os.open(leftover, os.O_RDONLY | flags)
+        try:
+            if try_lock(descriptor):
+                remove(leftover)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
