@@ -85,6 +85,31 @@ def reduced_images_can_be_read(experiment: schema.Experiment) -> Remarks:
         yield Remark(path, problem, "leave it out, or take bilinear or bilinear_antialias")
 
 
+@rule(schema.Experiment)
+def tiles_fit_the_canvas(experiment: schema.Experiment) -> Remarks:
+    """A resizer that does not shrink has room for a tile, and for no whole image."""
+    tiles, resizer = experiment.data.tiles, experiment.model.resizer
+    if tiles is None or not isinstance(resizer, schema.CanvasResizer) or _shrinks(resizer):
+        return
+    least = min(resizer.input_size)
+    # A canvas that is not given is reported by a rule of its own.
+    if 0 < least < tiles.side:
+        problem = (
+            f"a tile of {tiles.side} pixels does not fit the canvas of {least}, and the resizer "
+            f"{resizer.kind} does not shrink it"
+        )
+        yield Remark("data.tiles.side", problem, f"give at most {least}, or a larger canvas")
+    if tiles.whole_image:
+        problem = f"the resizer {resizer.kind} does not shrink whole images to its canvas"
+        fix = f"{Setting('data.tiles.whole_image', False)}, or take the resizer fixed_shape"
+        yield Remark("data.tiles.whole_image", problem, fix)
+
+
+def _shrinks(resizer: schema.CanvasResizer) -> bool:
+    """Returns whether images of all sizes fit the canvas after resizing."""
+    return isinstance(resizer, schema.ConditionalShapeResizer) and resizer.condition == "greater"
+
+
 @rule(schema.Training)
 def patterns_compile(train: schema.Training) -> Remarks:
     """Regular expressions are some, and are found in any name in little time."""

@@ -233,6 +233,26 @@ class Records:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """Overlapping square tiles that stored images are cut into, for small objects in large images.
+
+    Each tile is an image of the network: the resizer takes it to the network input. An image that
+    fits into one tile is not cut. Training draws every tile once an epoch. Scores, predictions and
+    servers merge the detections in all tiles to detections in the whole image.
+    """
+
+    side: Annotated[int, Range(32, 16_384)] = 640
+    """Side of a tile, in pixels of the stored image."""
+    overlap: Annotated[float, Range(0, 0.9)] = 0.2
+    """Least share of a tile's side that its neighbour covers too."""
+    whole_image: bool = False
+    """Train and detect in the whole image too, for objects that fit into no tile."""
+    merge: Literal["nms", "wbf"] = "nms"
+    """Of the boxes of one object in several tiles, `nms` keeps the best; `wbf` averages them with
+    their scores as weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Data:
     """The two sets of records and how they are read."""
 
@@ -240,8 +260,10 @@ class Data:
     """Records to train on."""
     evaluation: Records = field(default_factory=lambda: Records(shuffle=False))
     """Records to score on."""
+    tiles: Tiles | None = None
+    """Cut images into tiles, each of which is a sample of training. None: images are whole."""
     seed: Seed = 0
-    """Order and augmentation are a function of (seed, epoch, record)."""
+    """Order and augmentation are a function of (seed, epoch, record), or its tile."""
     workers: Annotated[int | None, Range(0, 1024), MACHINE] = None
     """Threads that decode and augment, over all `processes`; no result depends on it. None: one for
     each processor of the process, at most 32 in one process. 0: in the caller's thread."""
