@@ -30,9 +30,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from comparing import Peers, Row, add_arguments, compare, find_peers, own_row, peer_process
-from measuring import BOXES, TrainStep, count_flops, machine, random_batch, show
+from measuring import BOXES, TrainStep, machine, random_batch, show
 from two_stage_memory import measure_memory
 
+from stillbox.checking.operations import count_operations
 from stillbox.cli.overrides import changes_of
 from stillbox.devices.process import keep_freed_memory, own_processors, restart_with_large_pages
 from stillbox.evaluation.program import predict_program
@@ -161,9 +162,9 @@ def _forward_flops(detector: FasterRcnnDetector, crops: int) -> int:
         return detector.box_predictor(detector.box_head(crops, train=False), train=False)
 
     return (
-        count_flops(first, image, sizes)
-        + count_flops(second, crop)
-        + count_flops(second, crop, primitive="dot_general")
+        count_operations(first, image, sizes)
+        + count_operations(second, crop)
+        + count_operations(second, crop, primitive="dot_general")
     )
 
 

@@ -1,9 +1,7 @@
 """What the benchmarks of a training step share: the step itself, its FLOPs, the machine's peak."""
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stillbox.boxes.structures import Batch
+from stillbox.checking.operations import count_operations
 from stillbox.devices.mesh import build_mesh
 from stillbox.devices.process import (
     keep_freed_memory,
@@ -21,7 +20,6 @@ from stillbox.devices.process import (
     processor_name,
 )
 from stillbox.experiment import schema
-from stillbox.lowering import lowering
 from stillbox.models.build import build_detector
 from stillbox.models.one_stage.detector import OneStageDetector
 from stillbox.models.variables import split_detector
@@ -100,38 +98,7 @@ def forward_flops(detector: OneStageDetector) -> int:
     A multiply-add is two; nothing but convolutions counts.
     """
     image = jax.ShapeDtypeStruct((1, *detector.image_shape, 3), jnp.float32)
-    return count_flops(lambda images: detector(images, train=False), image)
-
-
-def count_flops(
-    function: Callable[..., Any],
-    *arguments: Any,  # noqa: ANN401
-    primitive: str = "conv_general_dilated",
-) -> int:
-    """Returns the FLOPs of all convolutions or, with `dot_general`, of all products of matrices."""
-    with lowering(portable=True):
-        program = jax.make_jaxpr(function)(*arguments)
-    equations = [e for e in _equations(program.jaxpr) if e.primitive.name == primitive]
-    return 2 * sum(map(_multiply_adds, equations))
-
-
-def _equations(program: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yields the equations of a program and of all programs inside it."""
-    for equation in program.eqns:
-        yield equation
-        for inner in jax.tree.leaves(list(equation.params.values())):
-            if hasattr(inner := getattr(inner, "jaxpr", inner), "eqns"):
-                yield from _equations(inner)
-
-
-def _multiply_adds(equation: Any) -> int:  # noqa: ANN401
-    first, kernel = (variable.aval.shape for variable in equation.invars)
-    results = math.prod(equation.outvars[0].aval.shape)
-    if equation.primitive.name == "dot_general":
-        (summed, _), _ = equation.params["dimension_numbers"]
-        return results * math.prod(first[axis] for axis in summed)
-    # Kernels are HWIO, and in a depthwise one there is one input a group.
-    return results * math.prod(kernel[:3])
+    return count_operations(lambda images: detector(images, train=False), image)
 
 
 def random_batch(

@@ -1,156 +1,60 @@
 """Picks an experiment for a folder of images and reports why: recipe, batch, length."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from stillbox.checking.advice.training import settling_decays
-from stillbox.checking.config import images_combined
-from stillbox.checking.memory_verdict import Machine, fits_for_certain
+from stillbox.checking.candidates import (
+    BATCH,
+    LARGE,
+    PYRAMID,
+    SMALL,
+    SSD,
+    Time,
+    candidates,
+    choose,
+    reason,
+    recipes_alone,
+)
+from stillbox.checking.dataset_stats import DatasetStats, read_dataset_stats
+from stillbox.checking.fitting import Fitting, choose_epochs, mixed_boxes
+from stillbox.checking.machine_speed import measured_speed
+from stillbox.checking.memory_verdict import Machine
 from stillbox.checking.planning_records import (
-    DatasetStats,
     FolderRecords,
-    read_dataset_stats,
     records_of,
     refuse_other_source,
     write_source,
 )
+from stillbox.checking.planning_weights import (
+    has_weights,
+    recipe_for_weights,
+    weights_of,
+)
 from stillbox.checkpoints.checkpoint import EXPERIMENT
 from stillbox.checkpoints.model_directory import ModelDirectory, is_model_directory
-from stillbox.checkpoints.pretrained import find_weights
 from stillbox.devices.job import is_main_process, main_process_first
 from stillbox.errors import UserError
-from stillbox.experiment.known_weights import KnownWeights, known_weights
+from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config, read_written
 from stillbox.experiment.rules.missing import CHECKPOINT
-from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment, Records
 from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
-from stillbox.printing import count_text
 from stillbox.records.files import refuse_links
-from stillbox.references import Parameter
 from stillbox.training.length import set_length
 from stillbox.training.start import another_directory
 
-SMALL, SSD, PYRAMID, LARGE = (
-    "gfl_mobile",
-    "ssd_mobilenet_v1_bccd",
-    "ssd_mobilenet_v1_fpn_640x640",
-    "ssd_resnet50_v1_fpn_640x640",
-)
-# Measured: docs/training.md.
-_GAIN = "after 520 steps on BCCD, ImageNet weights had AP .544, random ones .392"
-# 13 pixels at 320x320: not two cells of the finest feature map of the small recipe.
-_LEAST_SIDE = 0.04
-# A ResNet-50 needs many images before it is better than a MobileNet, and an accelerator.
-_MANY_IMAGES = 5000
-# Below 8 images the statistics of batch norm are noise (arXiv:1803.08494); the largest published
-# rates of the linear rule that need no more than the usual warm-up are for 64.
-_BATCHES, _LEAST_BATCH = (64, 32, 16, 8, 4, 2, 1), 8
-# Small ones update more often in the same time: on BCCD, 520 steps of 8 images had an AP of .544
-# where 260 steps of 16 had .448 (docs/training.md).
-_CPU_BATCH = 8
-# Steps of an epoch that a batch should leave.
-_STEPS_OF_AN_EPOCH = 8
-# Images up to which a run has so many epochs: few images need many passes, and COCO's 118,000 have
-# 12 epochs in most published runs.
-_EPOCHS = ((500, 80), (2000, 50), (10_000, 30), (50_000, 18))
-_MOST_IMAGES_EPOCHS = 12
-# Fewer steps do not warm batch norm up.
-_LEAST_STEPS = 300
-_EVALUATIONS = 10
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A value and the reason for it."""
-
-    value: str
-    reason: str
-
-
-def choose_recipe(stats: DatasetStats, machine: Machine) -> Choice:
-    """Returns the name of the recipe for a data set on a machine."""
-    if stats.small_side < _LEAST_SIDE:
-        side = f"one box in ten is smaller than {100 * _LEAST_SIDE:.0f} % of the image"
-        return Choice(PYRAMID, f"{side}, which needs an input of 640 x 640 and a feature pyramid")
-    if machine.platform == "cpu":
-        large = "the boxes are large enough"
-        if not _has_weights(SMALL) and _has_weights(SSD):
-            # AP .457 on BCCD from these weights, .392 for the other from random ones.
-            return Choice(SSD, f"{large} for 300 x 300, and weights for it are on this machine")
-        return Choice(SMALL, f"{large} for 320 x 320, and it learns most in minutes on a CPU")
-    if stats.images >= _MANY_IMAGES:
-        return Choice(LARGE, f"{count_text(stats.images, 'image')}: enough for a ResNet-50")
-    return Choice(PYRAMID, f"{count_text(stats.images, 'image')}: few for a ResNet-50")
-
-
-def _recipe_for_weights(chosen: Choice, overrides: Changes) -> Choice:
-    """Returns a recipe that takes the known weights of the overrides, the chosen one if it does.
-
-    Raises:
-        UserError: no recipe takes them.
-    """
-    row = _weights_of(overrides)
-    if row is None or chosen.value in row.recipes:
-        return chosen
-    if row.fits(read_config(chosen.value).experiment.model):
-        return chosen
-    if not row.recipes:
-        problem = f"no recipe takes the weights {row.name}"
-        fix = "give the pipeline.config of their archive as the config"
-        raise UserError(problem, where=CHECKPOINT, fix=fix)
-    return Choice(row.recipes[0], f"the weights {row.name} are for it")
-
-
-def _weights_of(overrides: Changes) -> KnownWeights | None:
-    """Returns the known weights that overrides name."""
-    return known_weights().get(str(overrides.get(CHECKPOINT)))
-
-
-def _has_weights(recipe: str) -> bool:
-    """Whether weights that the recipe starts from are installed or downloaded."""
-    rows = [row for row in known_weights().values() if recipe in row.recipes]
-    return any(find_weights(row.name) is not None for row in rows)
-
-
-def choose_batch(experiment: Experiment, stats: DatasetStats, machine: Machine) -> Choice:
-    """Returns the largest usual batch that suits the data and fits the machine for certain."""
-    most = min(_BATCHES[0], stats.images // _STEPS_OF_AN_EPOCH)
-    reason = f"at least {_STEPS_OF_AN_EPOCH} steps an epoch, and as large as usual"
-    if most < _LEAST_BATCH:
-        most, reason = _LEAST_BATCH, "batch norm needs as many images"
-    if machine.platform == "cpu" and most > _CPU_BATCH:
-        most, reason = _CPU_BATCH, "more steps in the same time; larger ones are no faster on a CPU"
-    # Every device gets as many images.
-    every = [size * machine.devices for size in _BATCHES]
-    *larger, size = [size for size in every if size <= most] or [machine.devices]
-    for larger_size in larger:
-        if fits_for_certain(with_batch(experiment, larger_size), machine):
-            return Choice(str(larger_size), reason)
-        reason = f"{larger_size} may need more memory than there is"
-    return Choice(str(size), reason)
-
-
-def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
-    """Returns the number of passes over the training images."""
-    epochs = next((n for most, n in _EPOCHS if stats.images <= most), _MOST_IMAGES_EPOCHS)
-    least = -(-_LEAST_STEPS * batch_size // stats.images)
-    if least > epochs:
-        return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
-    images = count_text(stats.images, "image")
-    return Choice(str(epochs), f"usual for {images}; {Parameter('epochs')} changes it")
-
-
-def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
-    """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
-    return max(steps // _EVALUATIONS, -(-stats.images // batch_size))
-
-
 _RECORDS_FOLDER = "data"
+# What begins the paths of the fields that an input is chosen by.
+_INPUT_FIELDS = ("model.resizer", "data.tiles")
+# The part of the minutes that is left for steps, beside compilation and scores.
+_OF_THE_MINUTES = 0.75
+# A run without minutes may take as long as the usual length of the cheapest network, or so many.
+_USUAL_MINUTES, _NO_LIMIT = 15, 10**12
 # Differences of a model that a message names.
 _SHOWN = 5
 
@@ -164,6 +68,7 @@ def plan_run(
     overrides: Changes = NO_CHANGES,
     steps: int | None = None,
     epochs: float | None = None,
+    minutes: float | None = None,
     say: Callable[[str], None] = lambda line: None,
     on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Resolved:
@@ -174,10 +79,11 @@ def plan_run(
     and of boxes.
 
     Args:
-        config: what to train; None: a recipe for the data and the machine.
+        config: what to train; None: a recipe and an input for the data, the machine and the time.
         data: a folder of annotated images, or of records with a label map.
         overrides: as for `resolve`; they win.
         steps: see `set_length`; likewise `epochs`.
+        minutes: that the command may take in all; the experiment is chosen for them.
         say: called with what was picked and why.
 
     Raises:
@@ -200,16 +106,57 @@ def plan_run(
     say(stats.describe())
     chosen = _data_changes(records, stats)
     if written is None:
-        recipe = _recipe_for_weights(choose_recipe(stats, machine), overrides)
-        say(f"recipe {recipe.value}: {recipe.reason}")
-        written = read_written(recipe.value)
+        length = overrides.get("train.steps") if steps is None else steps
+        time = _time(stats, machine, cast("int | None", length), epochs, minutes)
+        recipe, changes = _network(stats, time, overrides, say)
+        written, chosen = read_written(recipe), merged(chosen, changes)
     if config is None or is_recipe(config):
-        fitting = _Fitting(overridden(*written, chosen), overrides, stats, machine, say)
+        fitting = Fitting(overridden(*written, chosen), overrides, stats, machine, say)
         return fitting.plan(steps, epochs)
     read = overridden(*written, merged(chosen, overrides))
-    mixed = {**chosen, **_mixed_boxes(read.experiment, stats)}
+    mixed = {**chosen, **mixed_boxes(read.experiment, stats)}
     read = overridden(*written, merged(mixed, overrides))
     return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def _network(
+    stats: DatasetStats, time: Time, overrides: Changes, say: Callable[[str], None]
+) -> tuple[str, Changes]:
+    """Returns a recipe and its changes for a data set, and says why."""
+    among = candidates(stats, time, has_weights=has_weights)
+    if any(path.startswith(_INPUT_FIELDS) for path in overrides):
+        among = recipes_alone(among)
+    chosen = choose(among)
+    recipe = recipe_for_weights(chosen.recipe, overrides)
+    if recipe != chosen.recipe:
+        say(f"recipe {recipe}: the weights {overrides[CHECKPOINT]} are for it")
+        return recipe, NO_CHANGES
+    say(f"candidates at {time.speed / 1e9:,.0f} GFLOP/s of training, as measured:")
+    for candidate in among:
+        mark = "->" if candidate is chosen else "  "
+        say(f"{mark} {candidate.describe()}")
+    say(f"recipe {recipe}: {reason(chosen, among)}")
+    return recipe, chosen.changes
+
+
+def _time(
+    stats: DatasetStats,
+    machine: Machine,
+    steps: int | None,
+    epochs: float | None,
+    minutes: float | None,
+) -> Time:
+    def usual_steps(samples: int) -> int:
+        if steps is not None:
+            return steps
+        passes = epochs or float(choose_epochs(replace(stats, images=samples), BATCH).value)
+        return max(1, round(passes * samples / BATCH))
+
+    speed = measured_speed(machine)
+    if minutes is not None:
+        return Time(speed, _OF_THE_MINUTES * 60 * minutes, lambda samples: _NO_LIMIT)
+    usual = Time(speed, _NO_LIMIT, usual_steps).seconds_of(usual_steps(stats.images))
+    return Time(speed, max(60 * _USUAL_MINUTES, usual), usual_steps)
 
 
 def _convert(
@@ -282,7 +229,7 @@ def _refuse_other_model(
 
 def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) -> None:
     """Applies overrides to what is written, or else to recipes until one has their fields."""
-    row, faults = _weights_of(overrides), []
+    row, faults = weights_of(overrides), []
     recipes = (SMALL, SSD, PYRAMID, LARGE, *(row.recipes if row else ()))
     for candidate in (written,) if written else map(read_written, recipes):
         try:
@@ -292,68 +239,6 @@ def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) ->
         else:
             return
     raise faults[0]
-
-
-@dataclass(frozen=True)
-class _Fitting:
-    """A recipe that is fitted to a data set and a machine."""
-
-    read: Resolved
-    """With the fields of the data."""
-    overrides: Changes
-    stats: DatasetStats
-    machine: Machine
-    say: Callable[[str], None]
-
-    def plan(self, steps: int | None, epochs: float | None) -> Resolved:
-        """Returns the recipe with weights, batch, length and evaluations; see `plan_run`."""
-        weights = self._weights()
-        scaled = with_batch(self.read.experiment, self._batch())
-        read = read_config(scaled, self.overrides)
-        if steps is None and epochs is None and "train.steps" not in self.overrides:
-            length = choose_epochs(self.stats, read.experiment.train.batch_size)
-            self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
-            epochs = float(length.value)
-        measured = set_length(read, self.overrides, steps=steps, epochs=epochs).experiment
-        last = {**weights, **self._last(measured)}
-        return set_length(read_config(measured, merged(last, self.overrides)))
-
-    def _weights(self) -> Changes:
-        experiment = self._overridden()
-        if CHECKPOINT in self.overrides:
-            return _given_weights(experiment.train.fine_tune.checkpoint, self.say)
-        return first_weights(experiment, self.say)
-
-    def _batch(self) -> int:
-        experiment = self._overridden()
-        if "train.batch_size" in self.overrides:
-            return experiment.train.batch_size
-        batch = choose_batch(experiment, self.stats, self.machine)
-        self.say(f"batch {batch.value}: {batch.reason}")
-        return int(batch.value)
-
-    def _overridden(self) -> Experiment:
-        return overridden(self.read, "", self.overrides).experiment
-
-    def _last(self, measured: Experiment) -> Changes:
-        """Returns what follows from the length of the run."""
-        train, scored = measured.train, measured.data.evaluation.paths
-        every = evaluate_every(train.steps or 1, self.stats, train.batch_size)
-        return {
-            "train.evaluate_every": every if scored else 0,
-            "train.checkpoint_every": every,
-            **_settled_norms(measured, self.say),
-            **_mixed_boxes(measured, self.stats),
-        }
-
-
-def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> Changes:
-    """Returns the decays that let the statistics of batch norm settle in a short run."""
-    changes = settling_decays(experiment)
-    if changes:
-        decays = ", ".join(f"{path}={decay:g}" for path, decay in changes.items())
-        say(f"batch norm settles within the run: {decays}")
-    return changes
 
 
 def _data_changes(records: FolderRecords, stats: DatasetStats) -> Changes:
@@ -366,39 +251,3 @@ def _data_changes(records: FolderRecords, stats: DatasetStats) -> Changes:
         "data.evaluation.max_boxes": stats.max_boxes,
         "model.num_classes": stats.classes,
     }
-
-
-def _mixed_boxes(experiment: Experiment, stats: DatasetStats) -> Changes:
-    """Returns the change that has room for the boxes of images that others are mixed into."""
-    images = images_combined(experiment.train.augmentations)
-    return {"data.train.max_boxes": stats.max_boxes * images} if images > 1 else {}
-
-
-def _given_weights(checkpoint: str, say: Callable[[str], None]) -> Changes:
-    """Returns the changes that belong to the weights that were asked for."""
-    say(f"weights to start from: {checkpoint or 'random ones'}, as given")
-    row = known_weights().get(checkpoint)
-    return row.changes() if row else {CHECKPOINT: checkpoint}
-
-
-def first_weights(experiment: Experiment, say: Callable[[str], None]) -> Changes:
-    """Returns the changes for weights on this machine; if there are none, says which to get."""
-    checkpoint = experiment.train.fine_tune.checkpoint
-    if checkpoint and Path(checkpoint).exists():
-        say(f"weights to start from: {checkpoint}")
-        return {}
-    rows = known_weights().values()
-    fitting = [row for row in rows if row.fits(experiment.model) and not row.folded]
-    fitting.sort(key=lambda row: experiment.name not in row.recipes)
-    for row in fitting:
-        if find_weights(row.name) is not None:
-            say(f"weights to start from: {row.name}, {row.about}")
-            return row.changes()
-    remedy = f"; `stillbox weights get {fitting[0].name}` gets some" if fitting else ""
-    if experiment.name == SMALL:
-        remedy += f" ({_GAIN})"
-    say(
-        "warning: random weights to start from, which need more images and more steps: none that "
-        f"fit are on this machine{remedy}"
-    )
-    return {CHECKPOINT: ""}

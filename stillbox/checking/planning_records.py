@@ -1,4 +1,4 @@
-"""The records of a folder that a run is planned for, and the numbers that the plan depends on.
+"""The records of a folder that a run is planned for.
 
 A folder is converted, or has finished records with their label map.
 """
@@ -11,14 +11,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
-from stillbox.checking.data import read_truth
 from stillbox.checking.data_page import write_conversion_page
 from stillbox.checkpoints.files import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.experiment.imports import import_entry_points
-from stillbox.experiment.schema import FixedShapeResizer, Records
 from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions
 from stillbox.records.data_folder import DataFolder
@@ -241,57 +237,3 @@ def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:
     if len(set(ids.values())) < len(labels):
         return LabelMap.from_names(sorted(labels))
     return LabelMap(tuple(LabelMapItem(class_id, text) for text, class_id in ids.items()))
-
-
-# At most so many records are read; the others are assumed to be similar.
-_SAMPLE = 2000
-_LEAST_BOXES = 20
-
-
-@dataclass(frozen=True)
-class DatasetStats:
-    """A training set in numbers."""
-
-    images: int
-    boxes: int
-    """Boxes of all images, extrapolated if only some were read."""
-    classes: int
-    """The highest id of the label map."""
-    small_side: float
-    """One box in ten is shorter than this part of the image's side (root of its area)."""
-    median_side: float
-    """Half of the boxes are shorter than this part of the image's side."""
-    max_boxes: int
-    """At least as many as the fullest image that was read has, with room to spare."""
-
-    def describe(self) -> str:
-        """Returns a phrase."""
-        return (
-            f"{count_text(self.images, 'training image')}, {count_text(self.boxes, 'box')}, "
-            f"{count_text(self.classes, 'class')}; half of the boxes are shorter than "
-            f"{100 * self.median_side:.0f} % of the image, one in ten than "
-            f"{100 * self.small_side:.0f} %"
-        )
-
-
-def read_dataset_stats(records: Records) -> DatasetStats:
-    """Reads the numbers of a training set; no image is decoded.
-
-    Raises:
-        UserError: there are no records or there is no label map.
-    """
-    label_map = LabelMap.from_file(records.label_map)
-    source = ExampleSource(records.paths, label_map, bad_records="drop")
-    # The boxes stay relative to their images, whatever the recipe's resizer does.
-    truth = read_truth(source, FixedShapeResizer(height=1, width=1), limit=_SAMPLE)
-    sides = np.sqrt(np.prod(truth.boxes[:, 2:] - truth.boxes[:, :2], axis=1))
-    small, median = np.quantile(sides, (0.1, 0.5)) if len(sides) else (1.0, 1.0)
-    fullest = int(np.diff(truth.starts).max(initial=0))
-    return DatasetStats(
-        images=len(source),
-        boxes=round(len(truth.boxes) * len(source) / max(truth.records, 1)),
-        classes=label_map.max_id,
-        small_side=float(small),
-        median_side=float(median),
-        max_boxes=max(_LEAST_BOXES, fullest + -fullest % 10),
-    )

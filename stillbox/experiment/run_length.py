@@ -57,7 +57,8 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
     Every number of steps in the schedule changes in proportion: the end of a cosine, its warm-up,
     boundaries, steps of a decay; so do the first steps of a loss, those before rounding begins, and
     the last steps without an augmentation. A run without an end is taken to end with its cosine;
-    other schedules of such a run stay as they are.
+    other schedules of such a run stay as they are. A constant schedule knows no end and stays too,
+    with its warm-up.
     """
     train = experiment.train
     schedule = train.optimizer.schedule
@@ -67,6 +68,8 @@ def with_steps(experiment: schema.Experiment, steps: int) -> schema.Experiment:
         return longer
     longer = dataclasses.replace(longer, model=_with_initial(experiment.model, steps, before))
     longer = _with_parts_of_training(longer, steps, before)
+    if isinstance(schedule, schema.ConstantSchedule):
+        return longer
     stretched = _stretched(schedule, steps, before)
     if isinstance(stretched, schema.ManualStepSchedule):
         stretched = _rising(stretched)

@@ -33,7 +33,10 @@ def build_schedule(schedule: schema.Schedule) -> ScheduleFunction:
 
 @implements(schema.ConstantSchedule)
 def _constant(schedule: schema.ConstantSchedule) -> ScheduleFunction:
-    return lambda step: jnp.full_like(jnp.asarray(step, jnp.float32), schedule.learning_rate)
+    def rate(step: ArrayLike) -> jax.Array:
+        return jnp.full_like(jnp.asarray(step, jnp.float32), schedule.learning_rate)
+
+    return _warmed(rate, schedule)
 
 
 @implements(schema.CosineSchedule)
@@ -96,9 +99,10 @@ def _polynomial(schedule: schema.PolynomialSchedule) -> ScheduleFunction:
     return _warmed(rate, schedule)
 
 
-def _warmed(
-    rate: ScheduleFunction, schedule: schema.ExponentialSchedule | schema.PolynomialSchedule
-) -> ScheduleFunction:
+_Warmed = schema.ConstantSchedule | schema.ExponentialSchedule | schema.PolynomialSchedule
+
+
+def _warmed(rate: ScheduleFunction, schedule: _Warmed) -> ScheduleFunction:
     """Returns the function with a linear warm-up to its value at the end of the warm-up."""
     start, length = schedule.warmup_learning_rate, schedule.warmup_steps
     if not length:

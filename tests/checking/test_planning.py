@@ -7,25 +7,14 @@ import cv2
 import numpy as np
 import pytest
 
-from stillbox.checking import planning
+from stillbox.checking import fitting, planning, planning_weights
+from stillbox.checking.candidates import SMALL
+from stillbox.checking.dataset_stats import read_dataset_stats
+from stillbox.checking.fitting import choose_batch, choose_epochs
 from stillbox.checking.memory_verdict import Machine
-from stillbox.checking.planning import (
-    LARGE,
-    PYRAMID,
-    SMALL,
-    SSD,
-    choose_batch,
-    choose_epochs,
-    choose_recipe,
-    plan_resumed,
-    plan_run,
-)
-from stillbox.checking.planning_records import (
-    DatasetStats,
-    read_dataset_stats,
-    refuse_other_source,
-    write_source,
-)
+from stillbox.checking.planning import plan_resumed, plan_run
+from stillbox.checking.planning_records import refuse_other_source, write_source
+from stillbox.checking.planning_weights import recipe_for_weights
 from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import rules
@@ -37,6 +26,7 @@ from stillbox.experiment.yaml_config import to_yaml
 from stillbox.records.label_map import LabelMap
 from stillbox.records.tf_example import serialize_example
 from stillbox.references import worded
+from tests.checking.box_statistics import stats
 from tests.helpers import refused
 from tests.records.builders import make_example, write_records
 from tests.small import SMALL as SMALL_MODEL
@@ -45,11 +35,6 @@ from tests.small import small_experiment
 GIB = 2**30
 CPU = Machine("a CPU", "cpu", 24 * GIB, 24 * GIB)
 GPU = Machine("a GPU", "gpu", 100 * GIB, 100 * GIB)
-
-
-def stats(**changes):
-    usual = {"images": 400, "boxes": 900, "classes": 3, "small_side": 0.1, "median_side": 0.2}
-    return DatasetStats(**(usual | {"max_boxes": 20} | changes))
 
 
 FREE = "train.fine_tune.checkpoint="
@@ -68,29 +53,27 @@ FREE = "train.fine_tune.checkpoint="
     ],
 )
 def test_the_recipe_is_one_that_takes_the_weights(weights, picked):
-    chosen = planning.Choice(SMALL, "it is small")
-    recipe = planning._recipe_for_weights(chosen, {"train.steps": 3, CHECKPOINT: weights})
-    assert recipe.value == picked
-    assert planning._recipe_for_weights(chosen, {}) == chosen
+    assert recipe_for_weights(SMALL, {"train.steps": 3, CHECKPOINT: weights}) == picked
+    assert recipe_for_weights(SMALL, {}) == SMALL
 
 
 def test_weights_that_no_recipe_takes_are_refused_with_what_does():
-    chosen = planning.Choice(SMALL, "it is small")
     with refused("train.fine_tune.checkpoint", "ssd_inception_v2_coco") as error:
-        planning._recipe_for_weights(chosen, {CHECKPOINT: "ssd_inception_v2_coco"})
+        recipe_for_weights(SMALL, {CHECKPOINT: "ssd_inception_v2_coco"})
     assert "pipeline.config" in str(error.value)
 
 
 def test_weights_with_folded_norms_are_not_picked(monkeypatch):
-    monkeypatch.setattr(planning, "find_weights", lambda name: Path(name))
+    monkeypatch.setattr(planning_weights, "find_weights", lambda name: Path(name))
     experiment = read_config("ssdlite_mobilenet_v2_coco").experiment
-    changes = planning.first_weights(experiment, lambda line: None)
+    changes = planning_weights.first_weights(experiment, lambda line: None)
     assert changes[CHECKPOINT] == "ssdlite_mobilenet_v2_coco"
 
 
 @pytest.fixture
-def plan(scenes, tmp_path, no_installed_weights):
+def plan(scenes, tmp_path, no_installed_weights, monkeypatch):
     """The function from arguments of `plan_run` to its answer and what was said."""
+    monkeypatch.setattr(planning, "measured_speed", lambda machine: 90e9)
 
     def run(config=None, data=scenes, **options):
         said = []
@@ -99,28 +82,6 @@ def plan(scenes, tmp_path, no_installed_weights):
         return planned.experiment, "\n".join(said)
 
     return run
-
-
-def test_recipes_by_machine_size_of_boxes_and_images():
-    assert choose_recipe(stats(), CPU).value == SMALL
-    assert choose_recipe(stats(small_side=0.02), CPU).value == PYRAMID
-    assert choose_recipe(stats(), GPU).value == PYRAMID
-    assert choose_recipe(stats(images=20_000), GPU).value == LARGE
-
-
-@pytest.mark.parametrize(
-    ("here", "picked"),
-    [
-        ("efficientnet_lite0 mobilenet_v1_1.0_224", SMALL),
-        ("efficientnet_lite0", SMALL),
-        ("mobilenet_v1_1.0_224", SSD),
-        ("", SMALL),
-    ],
-)
-def test_weights_on_the_machine_decide_between_small_recipes(monkeypatch, here, picked):
-    files = {name: Path(name) for name in here.split()}
-    monkeypatch.setattr(planning, "find_weights", files.get)
-    assert choose_recipe(stats(), CPU).value == picked
 
 
 @pytest.mark.parametrize(
@@ -149,7 +110,8 @@ def test_stats_are_those_of_the_records_and_no_run_is_too_short(scenes):
     records = Records(paths=(f"{scenes}/train.record-*",), label_map=f"{scenes}/label_map.pbtxt")
     measured = read_dataset_stats(records)
     assert (measured.images, measured.classes, measured.boxes) == (10, 6, 27)
-    assert 0 < measured.small_side <= measured.median_side < 1
+    small, median = measured.sizes.quantiles(0.1, 0.5)
+    assert 0 < small <= median < 1
     assert measured.max_boxes >= 20
 
 
@@ -159,7 +121,8 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
     assert experiment.data.evaluation.paths == (f"{scenes}/val.record-00000-of-00001",)
     assert (experiment.model.num_classes, train.batch_size) == (6, 8)
-    assert train.optimizer.schedule.total_steps == train.steps == 300
+    assert train.steps == 300
+    assert train.optimizer == read_config(SMALL).experiment.train.optimizer
     assert train.evaluate_every == train.checkpoint_every == 30
     assert not rules.find_missing(experiment)
     for part in ("holds records", "10 training images", f"recipe {SMALL}", "batch 8", "epochs: "):
@@ -187,11 +150,11 @@ def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope
 def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch):
     sizes = []
     monkeypatch.setattr(
-        planning,
+        fitting,
         "fits_for_certain",
         lambda experiment, machine: sizes.append(experiment.model.network_size),
     )
-    monkeypatch.setattr(planning, "find_weights", Path)
+    monkeypatch.setattr(planning_weights, "find_weights", Path)
     assert plan("retinanet")[0].train.fine_tune.checkpoint
     sizes.clear()
     small = "model.resizer={kind: fixed_shape, height: 64, width: 64}"

@@ -56,6 +56,8 @@ LATER = {
     "train.optimizer.schedule.kind",
     "train.optimizer.schedule.schedule",
     "train.optimizer.schedule.warmup",
+    "train.optimizer.schedule.warmup_learning_rate",
+    "train.optimizer.schedule.warmup_steps",
     "train.fine_tune.scope",
     "train.fine_tune.min_loaded",
     "evaluation.max_evaluations",

@@ -402,6 +402,12 @@ def test_another_length_stretches_every_part_of_a_schedule():
     assert (stretched.decay_steps, stretched.burnin_steps) == (50, 0)
 
 
+def test_a_constant_schedule_and_its_warm_up_are_those_of_every_length():
+    constant = schema.ConstantSchedule(warmup_steps=50)
+    for steps in (20, 100_000):
+        assert with_steps(experiment(constant), steps).train.optimizer.schedule == constant
+
+
 def test_another_length_stretches_the_last_steps_without_an_augmentation():
     some = schema.RandomHorizontalFlip(), schema.Mosaic(skip_last_steps=30), schema.MixUp()
     train = schema.Training(steps=200, augmentations=some)

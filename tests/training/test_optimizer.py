@@ -119,6 +119,11 @@ def test_rates_equal_the_executed_original(name):
             [0.5, 0.5, 1, 1, 1, 0.1, 0.1, 0.1, 0.05],
         ),
         (schema.ConstantSchedule(learning_rate=0.5), [0, 7], [0.5, 0.5]),
+        (
+            schema.ConstantSchedule(learning_rate=0.5, warmup_learning_rate=0.1, warmup_steps=4),
+            [0, 2, 4, 5, 10**6],
+            [0.1, 0.3, 0.5, 0.5, 0.5],
+        ),
     ],
 )
 def test_rates_equal_the_published_unit_tests(schedule, steps, expected):

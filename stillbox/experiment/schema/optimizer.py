@@ -43,7 +43,20 @@ class Schedule(RegisteredConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantSchedule(Schedule, kind="constant"):
-    """One rate for all steps."""
+    """One rate for all steps, after a linear warm-up.
+
+    No rate depends on the length of the run: a run may be stopped or lengthened at any step. The
+    model is then the moving average of the parameters.
+    """
+
+    warmup_learning_rate: LearningRate = 0.0
+    """Rate at step 0 of a warm-up."""
+    warmup_steps: NonNegativeInt = 0
+    """Length of the warm-up, whatever the length of the run; 0: there is none."""
+
+    def first_fall(self) -> tuple[str, int]:
+        """Returns the end of the warm-up."""
+        return "warmup_steps", self.warmup_steps
 
 
 @dataclass(frozen=True, kw_only=True)

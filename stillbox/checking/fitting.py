@@ -1,0 +1,148 @@
+"""Fits a recipe to a data set and a machine: batch, length, weights, evaluations, norms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stillbox.checking.advice.training import settling_decays
+from stillbox.checking.config import images_combined
+from stillbox.checking.dataset_stats import DatasetStats
+from stillbox.checking.memory_verdict import Machine, fits_for_certain
+from stillbox.checking.planning_weights import first_weights, given_weights
+from stillbox.experiment.resolve import Resolved, overridden, read_config
+from stillbox.experiment.rules.missing import CHECKPOINT
+from stillbox.experiment.run_length import with_batch
+from stillbox.experiment.schema import Experiment
+from stillbox.experiment.updating import Changes, merged
+from stillbox.printing import count_text
+from stillbox.references import Parameter
+from stillbox.training.length import set_length
+
+# Below 8 images the statistics of batch norm are noise (arXiv:1803.08494); the largest published
+# rates of the linear rule that need no more than the usual warm-up are for 64.
+_BATCHES, _LEAST_BATCH = (64, 32, 16, 8, 4, 2, 1), 8
+# Small ones update more often in the same time: on BCCD, 520 steps of 8 images had an AP of .544
+# where 260 steps of 16 had .448 (docs/training.md).
+_CPU_BATCH = 8
+# Steps of an epoch that a batch should leave.
+_STEPS_OF_AN_EPOCH = 8
+# Images up to which a run has so many epochs: few images need many passes, and COCO's 118,000 have
+# 12 epochs in most published runs.
+_EPOCHS = ((500, 80), (2000, 50), (10_000, 30), (50_000, 18))
+_MOST_IMAGES_EPOCHS = 12
+# Fewer steps do not warm batch norm up.
+_LEAST_STEPS = 300
+_EVALUATIONS = 10
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value and the reason for it."""
+
+    value: str
+    reason: str
+
+
+def choose_batch(experiment: Experiment, stats: DatasetStats, machine: Machine) -> Choice:
+    """Returns the largest usual batch that suits the data and fits the machine for certain."""
+    most = min(_BATCHES[0], stats.images // _STEPS_OF_AN_EPOCH)
+    reason = f"at least {_STEPS_OF_AN_EPOCH} steps an epoch, and as large as usual"
+    if most < _LEAST_BATCH:
+        most, reason = _LEAST_BATCH, "batch norm needs as many images"
+    if machine.platform == "cpu" and most > _CPU_BATCH:
+        most, reason = _CPU_BATCH, "more steps in the same time; larger ones are no faster on a CPU"
+    # Every device gets as many images.
+    every = [size * machine.devices for size in _BATCHES]
+    *larger, size = [size for size in every if size <= most] or [machine.devices]
+    for larger_size in larger:
+        if fits_for_certain(with_batch(experiment, larger_size), machine):
+            return Choice(str(larger_size), reason)
+        reason = f"{larger_size} may need more memory than there is"
+    return Choice(str(size), reason)
+
+
+def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
+    """Returns the number of passes over the training images."""
+    epochs = next((n for most, n in _EPOCHS if stats.images <= most), _MOST_IMAGES_EPOCHS)
+    least = -(-_LEAST_STEPS * batch_size // stats.images)
+    if least > epochs:
+        return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
+    images = count_text(stats.images, "image")
+    return Choice(str(epochs), f"usual for {images}; {Parameter('epochs')} changes it")
+
+
+def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
+    """Returns the steps between two evaluations: at most ten in a run, at least one epoch apart."""
+    return max(steps // _EVALUATIONS, -(-stats.images // batch_size))
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A recipe that is fitted to a data set and a machine."""
+
+    read: Resolved
+    """With the fields of the data."""
+    overrides: Changes
+    data: DatasetStats
+    machine: Machine
+    say: Callable[[str], None]
+
+    @property
+    def stats(self) -> DatasetStats:
+        """The data set with a tile as an image, where images are cut into tiles."""
+        return self.data.of_samples(self._overridden().data.tiles)
+
+    def plan(self, steps: int | None, epochs: float | None) -> Resolved:
+        """Returns the recipe with weights, batch, length and evaluations; see `plan_run`."""
+        weights = self._weights()
+        scaled = with_batch(self.read.experiment, self._batch())
+        read = read_config(scaled, self.overrides)
+        if steps is None and epochs is None and "train.steps" not in self.overrides:
+            length = choose_epochs(self.stats, read.experiment.train.batch_size)
+            self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
+            epochs = float(length.value)
+        measured = set_length(read, self.overrides, steps=steps, epochs=epochs).experiment
+        last = {**weights, **self._last(measured)}
+        return set_length(read_config(measured, merged(last, self.overrides)))
+
+    def _weights(self) -> Changes:
+        experiment = self._overridden()
+        if CHECKPOINT in self.overrides:
+            return given_weights(experiment.train.fine_tune.checkpoint, self.say)
+        return first_weights(experiment, self.say)
+
+    def _batch(self) -> int:
+        experiment = self._overridden()
+        if "train.batch_size" in self.overrides:
+            return experiment.train.batch_size
+        batch = choose_batch(experiment, self.stats, self.machine)
+        self.say(f"batch {batch.value}: {batch.reason}")
+        return int(batch.value)
+
+    def _overridden(self) -> Experiment:
+        return overridden(self.read, "", self.overrides).experiment
+
+    def _last(self, measured: Experiment) -> Changes:
+        """Returns what follows from the length of the run."""
+        train, scored = measured.train, measured.data.evaluation.paths
+        every = evaluate_every(train.steps or 1, self.stats, train.batch_size)
+        return {
+            "train.evaluate_every": every if scored else 0,
+            "train.checkpoint_every": every,
+            **_settled_norms(measured, self.say),
+            **mixed_boxes(measured, self.stats),
+        }
+
+
+def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> Changes:
+    """Returns the decays that let the statistics of batch norm settle in a short run."""
+    changes = settling_decays(experiment)
+    if changes:
+        decays = ", ".join(f"{path}={decay:g}" for path, decay in changes.items())
+        say(f"batch norm settles within the run: {decays}")
+    return changes
+
+
+def mixed_boxes(experiment: Experiment, stats: DatasetStats) -> Changes:
+    """Returns the change that has room for the boxes of images that others are mixed into."""
+    images = images_combined(experiment.train.augmentations)
+    return {"data.train.max_boxes": stats.max_boxes * images} if images > 1 else {}
