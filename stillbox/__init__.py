@@ -16,7 +16,7 @@ _NAMES = {
     "ExportSettings": "stillbox.exporting.settings",
     "Predictor": "stillbox.predicting.predictor",
     "Selection": "stillbox.predicting.selection",
-    "Tiling": "stillbox.predicting.tiling",
+    "Tiling": "stillbox.evaluation.tiling",
     "UserError": "stillbox.errors",
     "benchmark": "stillbox.exporting.benchmarking.runner",
     "changed": "stillbox.experiment.resolve",

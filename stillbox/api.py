@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
     from stillbox.evaluation.step_observer import StepObserver
+    from stillbox.evaluation.tiling import Tiling
     from stillbox.exporting.export import Exported
     from stillbox.inputs.dataset import Dataset
     from stillbox.predicting.backend import Backend
-    from stillbox.predicting.tiling import Tiling
     from stillbox.profiling.steps import ProfileSteps
     from stillbox.training.loop import Outcome
 
@@ -55,7 +55,7 @@ def load(
     overrides: Changes = NO_CHANGES,
     runtime: str = "",
     batch_size: int = 1,
-    tiling: "Tiling | None" = None,
+    tiling: "Tiling | Literal[False] | None" = None,
     say: Say = _silent,
 ) -> Predictor:
     """Loads a model for prediction.
@@ -69,7 +69,8 @@ def load(
         runtime: of an export, such as `openvino` for ONNX; `fastest`: measure the installed ones;
             empty: the format's default.
         batch_size: images, or tiles of images, at a time.
-        tiling: detect in tiles of large images.
+        tiling: the tiles of large images to detect in; None: the model's own, if it has any;
+            False: whole images.
         say: called with a report on a weights file, with stored fields that have no effect, and
             with what is run of an export.
 
@@ -320,8 +321,9 @@ def evaluate(
             if not overwrite and (output or directory is None):
                 refuse_other_report(folder, name)
         dataset = open_evaluation(experiment)
-        limit = experiment.evaluation.max_examples or len(dataset)
-        say(f"{name}: scoring {count_text(min(limit, len(dataset)), 'image')}")
+        images = len(dataset.source)
+        limit = experiment.evaluation.max_examples or images
+        say(f"{name}: scoring {count_text(min(limit, images), 'image')}")
         result = score(dataset, progress)
         page = _write_report(result, experiment, dataset, folder, name, directory, url, say)
     warnings = *result.warnings, *dataset.source.problems.lines()

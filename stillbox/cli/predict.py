@@ -19,7 +19,7 @@ from stillbox.printing import count_text
 from stillbox.records.export import FORMS
 
 if TYPE_CHECKING:
-    from stillbox.predicting.tiling import Tiling
+    from stillbox.evaluation.tiling import Tiling
 
 _MOST_CAMERAS = 9999
 _CAMERA = "webcam:"
@@ -173,7 +173,7 @@ def _tiling(arguments: argparse.Namespace) -> "Tiling | None":
             fix = "add --tile 640, for instance"
             raise UserError(problem, where="--" + set_anyway[0].replace("_", "-"), fix=fix)
         return None
-    from stillbox.predicting.tiling import Tiling
+    from stillbox.evaluation.tiling import Tiling
 
     return Tiling(
         tile=arguments.tile,

@@ -12,11 +12,12 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.analysis import Analysis, analyse
 from stillbox.evaluation.ground_truth import Annotations, TruthSource, check_agreement, read_truths
-from stillbox.evaluation.results import ImageResult, ImageTruth, not_finite
+from stillbox.evaluation.results import ImageResult, ImageTruth, RawDetections
 from stillbox.evaluation.scores import Scores, score
+from stillbox.evaluation.views import Views
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment.schema.training import Metric
-from stillbox.printing import count_text
+from stillbox.inputs.tiles import ImageTiles
 from stillbox.records.label_map import ClassSlots
 
 ImageProgress = Callable[[int, int], None]
@@ -93,6 +94,7 @@ def evaluate(
     rules: VocRules | None = None,
     records: Sequence[int] | None = None,
     annotations: Annotations | None = None,
+    tiles: ImageTiles | None = None,
     progress: ImageProgress | None = None,
 ) -> EvaluationResult:
     """Scores a detector.
@@ -101,16 +103,19 @@ def evaluate(
     no time on the device.
 
     Args:
-        loader: the evaluation set in batches. Row r of a batch belongs to record
-            `batch.records[r]`; -1 marks padding, a weight of 0 an image that the policy left out.
+        loader: the evaluation set in batches. Row r of a batch is the image of record
+            `batch.records[r]`, or the tile of this number; -1 marks padding, a weight of 0 an image
+            that the policy left out.
         slots: the ids of the detector's class indices.
         records: the records in the loader; None: all of `source`.
         annotations: the ground truth in place of the records'.
+        tiles: what the images of all of `source` are cut into; the detections in the tiles of an
+            image are merged. None: rows are whole images.
 
     Raises:
         UserError: label map, model and annotations disagree, there is no image, or the predictions
             for one are not finite.
-        RuntimeError: the loader brought a record twice, or not at all.
+        RuntimeError: the loader brought an image or a tile twice, or not at all.
     """
     records = range(len(source)) if records is None else records
     timings = Timings()
@@ -122,7 +127,7 @@ def evaluate(
             slots=slots,
             other_names=annotations.class_names if annotations else None,
         )
-    results = _detect_all(detect, loader, truths, slots, timings, progress)
+    results = _detect_all(detect, loader, Views(truths, tiles), slots, timings, progress)
     timings.images = len(results)
     with timings.scored():
         scored = tuple(truths[record] for record in results), tuple(results.values())
@@ -142,21 +147,21 @@ def evaluate(
 def _detect_all(
     detect: Callable[[Batch], Detections],
     loader: Iterable[Batch],
-    truths: Mapping[int, ImageTruth],
+    views: Views,
     slots: ClassSlots,
     timings: Timings,
     progress: ImageProgress | None,
 ) -> dict[int, ImageResult]:
     """Returns the detections by record, in order, without images that the policy left out."""
-    results: dict[int, list[ImageResult | None]] = {}
     for batch, detections in _one_ahead(detect, loader, timings):
-        for record, result in _results_of(batch, detections, truths, slots):
-            results.setdefault(record, []).append(result)
+        for row, sample in enumerate(np.asarray(batch.records).tolist()):
+            if sample >= 0:
+                views.add(sample, _row(batch, detections, row, slots, views.size(sample)))
         if progress is not None:
-            progress(len(results), len(truths))
-    _check_complete(results, truths)
-    firsts = {record: results[record][0] for record in sorted(results)}
-    return {record: result for record, result in firsts.items() if result is not None}
+            progress(len(views.results), len(views.truths))
+    views.check_complete()
+    ordered = {record: views.results[record] for record in sorted(views.results)}
+    return {record: result for record, result in ordered.items() if result is not None}
 
 
 def _one_ahead(
@@ -190,42 +195,20 @@ def _fetch(batch: Batch, detections: Detections) -> tuple[Batch, Detections]:
     return batch._replace(records=records, image_weights=weights), to_host(detections)
 
 
-def _results_of(
-    batch: Batch, detections: Detections, truths: Mapping[int, ImageTruth], slots: ClassSlots
-) -> Iterator[tuple[int, ImageResult | None]]:
-    """Yields each record with its detections; None: the data policy left its image out."""
-    for row, record in enumerate(np.asarray(batch.records).tolist()):
-        if record < 0:
-            continue
-        if record not in truths:
-            raise RuntimeError(f"the loader brought record {record}, which is not to be scored")
-        if not batch.image_weights[row]:
-            yield record, None
-            continue
-        if detections.finite is not None and not detections.finite[row]:
-            raise not_finite(f"image {truths[record].image_id}")
-        filled = slice(int(detections.count[row]))
-        image = truths[record]
-        yield (
-            record,
-            ImageResult(
-                image_id=image.image_id,
-                boxes=np.asarray(detections.boxes[row, filled], np.float64)
-                * np.array([image.height, image.width] * 2, np.float64),
-                scores=np.asarray(detections.scores[row, filled], np.float64),
-                class_ids=slots.id_of(np.asarray(detections.classes[row, filled])),
-            ),
-        )
+def _row(
+    batch: Batch, detections: Detections, row: int, slots: ClassSlots, size: tuple[int, int]
+) -> RawDetections | None:
+    """Returns the detections of a row in pixels of its image or tile, which has a size.
 
-
-def _check_complete(
-    results: Mapping[int, Sequence[ImageResult | None]], truths: Mapping[int, ImageTruth]
-) -> None:
-    """Checks that every record came once. Anything else is a bug in the loader."""
-    twice = sorted(record for record, brought in results.items() if len(brought) > 1)
-    lost = sorted(truths.keys() - results.keys())
-    if twice or lost:
-        raise RuntimeError(
-            f"the loader brought {count_text(len(twice), 'record')} more than once (first "
-            f"{twice[:3]}) and {len(lost)} not at all (first {lost[:3]}): the scores would be wrong"
-        )
+    None: the data policy left the image out.
+    """
+    if not batch.image_weights[row]:
+        return None
+    filled = slice(int(detections.count[row]))
+    return RawDetections(
+        boxes=np.asarray(detections.boxes[row, filled], np.float64)
+        * np.array(size * 2, np.float64),
+        scores=np.asarray(detections.scores[row, filled], np.float64),
+        class_ids=slots.id_of(np.asarray(detections.classes[row, filled])),
+        finite=detections.finite is None or bool(detections.finite[row]),
+    )

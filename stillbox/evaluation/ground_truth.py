@@ -19,9 +19,8 @@ from stillbox.evaluation.coco import by_record
 from stillbox.evaluation.results import ImageTruth
 from stillbox.printing import count_text
 from stillbox.records.example import Example
-from stillbox.records.image_files import inspect_image
+from stillbox.records.image_files import stored_size
 from stillbox.records.label_map import ClassSlots
-from stillbox.records.problems import BadRecordError
 from stillbox.references import Setting
 
 _SHOWN = 5
@@ -240,16 +239,3 @@ def truth_of(example: Example) -> ImageTruth:
         is_difficult=example.difficult,
         area=example.area.astype(np.float64),
     )
-
-
-def stored_size(example: Example) -> tuple[int, int]:
-    """Returns height and width of the stored image, in pixels.
-
-    The header of the image has precedence over the record. The record's numbers are optional and
-    sometimes wrong: a wrong size would move objects between small, medium and large.
-    """
-    try:
-        image = inspect_image(example.encoded, whole=False)
-    except BadRecordError:
-        return example.height, example.width
-    return image.height, image.width

@@ -7,7 +7,7 @@ map's. They are float64, because rounding could move an IoU across a threshold.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,22 @@ class ImageTruth:
     def areas(self) -> FloatArray:
         """Returns `[N]` areas in square pixels, the box's own where the segment's is unknown."""
         return np.where(np.isnan(self.area), box_areas(self.boxes), self.area)
+
+
+class RawDetections(NamedTuple):
+    """N detections in one image, best first."""
+
+    boxes: FloatArray
+    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels of the given image."""
+    scores: FloatArray
+    class_ids: IntArray
+    """`[N]`, label map ids."""
+    finite: bool = True
+    """Whether the predictions for the image are finite; if not, there may be no detection."""
+
+    def pick(self, keep: BoolArray | IntArray) -> "RawDetections":
+        """Returns the detections that `keep`, a mask `[N]` or indices, chooses."""
+        return RawDetections(self.boxes[keep], self.scores[keep], self.class_ids[keep], self.finite)
 
 
 @dataclass(frozen=True, kw_only=True)

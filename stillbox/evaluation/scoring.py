@@ -51,6 +51,7 @@ _RECORDS_CHECKED = 16
 # Fields that define a score; all scores of a history share them.
 _DECISIVE = (
     "data.evaluation.",
+    "data.tiles",
     "evaluation.metrics",
     "evaluation.voc_",
     "evaluation.max_examples",
@@ -83,7 +84,9 @@ def open_evaluation(experiment: schema.Experiment) -> Dataset:
         fix = f"{Setting('data.evaluation.paths', ['data/val-*.tfrecord'])}"
         raise UserError(problem, where="data.evaluation.paths", fix=fix)
     with waiting_for("the evaluation's records, and their index"):
-        return open_dataset(experiment.data, records, experiment.model)
+        # Scoring decodes whole images.
+        data = dataclasses.replace(experiment.data, reduced_decoding=False)
+        return open_dataset(data, records, experiment.model)
 
 
 def score_dataset(
@@ -185,6 +188,7 @@ def score_batches(
         rules=VocRules.of(settings),
         records=records,
         annotations=read_annotations(dataset.annotations) if dataset.annotations else None,
+        tiles=dataset.tiles,
         progress=progress,
     )
     cut = (*cut_short(settings, dataset), *_suppressed(result.truths, nms))
@@ -229,7 +233,7 @@ def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
     if not dataset.annotations:
         return
     annotations = read_annotations(dataset.annotations)
-    some = range(min(_RECORDS_CHECKED, len(dataset)))
+    some = range(min(_RECORDS_CHECKED, len(dataset.source)))
     check_agreement(
         tuple(read_truths(dataset.source, some, annotations).values()),
         dataset.class_names,
@@ -240,10 +244,11 @@ def check_annotations(dataset: Dataset, slots: ClassSlots) -> None:
 
 def cut_short(settings: schema.Evaluation, dataset: Dataset) -> tuple[str, ...]:
     """Returns a warning if `max_examples` leaves images out."""
-    if not 0 < settings.max_examples < len(dataset):
+    images = len(dataset.source)
+    if not 0 < settings.max_examples < images:
         return ()
     return (
-        f"scored: the first {settings.max_examples} of {count_text(len(dataset), 'image')} "
+        f"scored: the first {settings.max_examples} of {count_text(images, 'image')} "
         f"(evaluation.max_examples); {Setting('evaluation.max_examples', 0)} scores all",
     )
 

@@ -12,13 +12,15 @@ import cv2
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.evaluation.results import RawDetections
+from stillbox.evaluation.tiling import Tiling
 from stillbox.experiment.schema import Experiment, PixelNormalization, Resizer
 from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, check_files
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, Format, InputType
 from stillbox.inputs.resize import refuse_misfit, resize_image, resized_size
-from stillbox.predicting.backend import Pixels, Prepared, RawDetections
+from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.records.label_map import LabelMap
 from stillbox.records.wire import serialize_features
 from stillbox.references import Parameter
@@ -178,6 +180,11 @@ class ExportBackend:
         if self._input_size is None and settings.input_type not in ENCODED:
             return (1,)
         return (settings.batch_size,) if settings.batch_size else None
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """The tiles of the experiment."""
+        return Tiling.of(self.experiment.data.tiles)
 
     @property
     def max_detections(self) -> int:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from stillbox.boxes.geometry import change_frame, clip_to_window
 from stillbox.errors import UserError
-from stillbox.evaluation.results import iou_matrix
+from stillbox.evaluation.results import RawDetections, iou_matrix
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.models.one_stage.detector import class_scores
 from stillbox.models.postprocessing import suppression_windows
-from stillbox.predicting.backend import Backend, Pixels, RawDetections
+from stillbox.predicting.backend import Backend, Pixels
 from stillbox.predicting.predictor import Predictor
 from stillbox.printing import count_text
 from stillbox.references import Command, Parameter

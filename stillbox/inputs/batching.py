@@ -165,12 +165,12 @@ class _Arrays(NamedTuple):
 
 
 class BatchRow(NamedTuple):
-    """The record of one row of a batch."""
+    """The sample of one row of a batch."""
 
-    record: int
-    """Index in the data set; -1 for a padding row."""
+    sample: int
+    """Index of the sample in the data set; -1 for a padding row."""
     epoch: int = 0
-    """Pass over the records that it belongs to."""
+    """Pass over the samples that it belongs to."""
     step: int = 0
     """Number of the batch."""
 
@@ -290,11 +290,12 @@ class BatchMaker:
             except UserError:  # names the record already
                 raise
             except Exception as error:
-                error.add_note(f"while loading {self.dataset.source.location(row.record)}")
+                where = self.dataset.source.location(self.dataset.record_of(row.sample))
+                error.add_note(f"while loading {where}")
                 raise
 
     def _fill_row(self, arrays: _Arrays, place: int, row: BatchRow) -> None:
-        sample = self.dataset.open(row.record) if row.record >= 0 else None
+        sample = self.dataset.open(row.sample) if row.sample >= 0 else None
         if sample is None:
             self._leave_out(arrays, place, row)
             return
@@ -302,7 +303,7 @@ class BatchMaker:
             sample = self._augment(sample, row)
             placement = self._draw(arrays.images[place], sample, row)
         except ImageError as error:
-            self.dataset.reject(row.record, error)
+            self.dataset.reject(row.sample, error)
             placement = None
         if placement is None:
             self._leave_out(arrays, place, row)
@@ -315,7 +316,7 @@ class BatchMaker:
         arrays.classes[place, :count] = self.dataset.slots.index_of(sample.class_ids[:count])
         arrays.weights[place, :count] = sample.weights[:count]
         arrays.true_sizes[place] = placement.shown
-        arrays.records[place] = row.record
+        arrays.records[place] = row.sample
         arrays.image_weights[place] = 1
         self.stats.add_image(len(sample.boxes))
 
@@ -325,7 +326,10 @@ class BatchMaker:
         if reason := misfit(sample.size, resizer):
             # Not checked earlier: augmentations may change the size.
             self.dataset.source.reject(
-                row.record, "image does not fit the canvas", reason, fix=ENLARGE_CANVAS
+                self.dataset.record_of(row.sample),
+                "image does not fit the canvas",
+                reason,
+                fix=ENLARGE_CANVAS,
             )
             return None
         placement = place_image(sample.size, resizer, self._resize_generator(row))
@@ -336,12 +340,12 @@ class BatchMaker:
     def _leave_out(self, arrays: _Arrays, place: int, row: BatchRow) -> None:
         """Finishes a row without an image; its weight is 0 already."""
         arrays.images[place] = 0
-        if row.record < 0:
+        if row.sample < 0:
             return
         self.stats.add_left_out()
-        if self.dataset.source.example(row.record) is not None:
+        if self.dataset.source.example(self.dataset.record_of(row.sample)) is not None:
             # The record is readable, its image is not: scorers distinguish the two.
-            arrays.records[place] = row.record
+            arrays.records[place] = row.sample
 
     def make(self, jobs: Iterable[Job]) -> Iterator[Batch]:
         """Yields batches in the order of the jobs, `prefetch` of them made ahead.

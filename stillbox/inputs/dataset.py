@@ -1,11 +1,11 @@
-"""Records with classes, sizes, policies and cache: samples for a model.
+"""Records with classes, sizes, policies and cache: samples for a model, images or their tiles.
 
 A label map that does not belong to the records is rejected before training starts: it would drop
 all boxes, the most frequent reason for an mAP of 0.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.random import Generator
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.decode import ImageError, decode_image
-from stillbox.inputs.memory import SampleCache
+from stillbox.inputs.memory import RecentImages, SampleCache
 from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
+from stillbox.inputs.tiles import ImageTiles, tile_of
 from stillbox.printing import count_text
 from stillbox.records.example import COUNT_FROM_ONE, ID_ZERO, Example
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
@@ -86,13 +87,18 @@ _NO_PIXELS = np.empty((0, 0, 3), np.uint8)
 
 
 class Dataset:
-    """A set of records, loaded by index from any thread.
+    """The samples of a set of records, loaded by index from any thread.
+
+    A sample is the image of a record, or with `tiles` each tile of it.
 
     Args:
         slots: class indices of the model.
         crowds: treatment of crowd boxes, as in `schema.Records`.
         annotations: COCO JSON with the ground truth of evaluation; empty: the records' own.
-        num_epochs: passes of training over the records; 0: no limit.
+        num_epochs: passes of training over the samples; 0: no limit.
+        cache: keeps decoded images.
+        tiles: what images are cut into.
+        recent: keeps the images that tiles were last cut out of.
     """
 
     def __init__(
@@ -107,41 +113,70 @@ class Dataset:
         annotations: str = "",
         num_epochs: int = 0,
         cache: SampleCache | None = None,
+        tiles: ImageTiles | None = None,
+        recent: RecentImages | None = None,
     ) -> None:
         self.source, self.resizer = source, resizer
         self.label_map, self.slots = label_map, slots
         self.max_boxes, self.annotations = max_boxes, annotations
-        self.num_epochs, self.cache = num_epochs, cache
-        self._crowds = crowds
+        self.num_epochs, self.cache, self.tiles = num_epochs, cache, tiles
+        self._crowds, self._recent = crowds, recent
+        self._keeps = cache is not None or recent is not None
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.source) if self.tiles is None else len(self.tiles)
+
+    def samples_of(self, records: int) -> int:
+        """Returns the number of samples in the first so many records."""
+        return records if self.tiles is None else int(self.tiles.starts[records])
+
+    def record_of(self, index: int) -> int:
+        """Returns the record of a sample."""
+        return index if self.tiles is None else self.tiles.locate(index)[0]
 
     @property
     def class_names(self) -> Mapping[int, str]:
         """Display names by label map id."""
         return self.label_map.names
 
-    def load(self, record: int) -> Sample | None:
-        """Returns a decoded record, or None if the policy drops it.
+    def load(self, index: int) -> Sample | None:
+        """Returns a decoded sample, or None if the policy drops its record.
 
         Raises:
             UserError: record, box or image is bad and the policy is `fail`; it names the record.
         """
-        sample = self.cache.get(record) if self.cache is not None else None
-        if sample is not None:
-            return sample
-        example = self.source.example(record)
-        return None if example is None else self._decode(record, example)
+        return self._sample(index, self._load)
 
-    def open(self, record: int) -> Sample | None:
-        """Returns a record as `load` does, but decodes JPEG files only if there is a cache.
+    def open(self, index: int) -> Sample | None:
+        """Returns a sample as `load` does, but decodes JPEG files only if images are kept.
 
         Raises:
             UserError: see `load`.
         """
-        if self.cache is not None:
-            return self.load(record)
+        return self._sample(index, self._load if self._keeps else self._open)
+
+    def _sample(self, index: int, read: Callable[[int], Sample | None]) -> Sample | None:
+        if self.tiles is None:
+            return read(index)
+        record, window = self.tiles.locate(index)
+        whole = read(record)
+        try:
+            return None if whole is None else tile_of(whole, window)
+        except ImageError as error:
+            self.reject(index, error)
+            return None
+
+    def _load(self, record: int) -> Sample | None:
+        if self._recent is not None:
+            return self._recent.get(record, self._read)
+        sample = self.cache.get(record) if self.cache is not None else None
+        return self._read(record) if sample is None else sample
+
+    def _read(self, record: int) -> Sample | None:
+        example = self.source.example(record)
+        return None if example is None else self._decode(record, example)
+
+    def _open(self, record: int) -> Sample | None:
         example = self.source.example(record)
         if example is None:
             return None
@@ -152,27 +187,27 @@ class Dataset:
         return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded record, each as likely; None if 15 draws gave no usable one.
+        """Returns a decoded sample, each as likely; None if 15 draws gave no usable one.
 
         Raises:
             UserError: see `load`.
         """
         for _ in range(_DRAWS):
-            record = int(rng.random() * len(self))
-            sample = self.open(record)
+            index = int(rng.random() * len(self))
+            sample = self.open(index)
             if sample is None or (with_boxes and not len(sample.boxes)):
                 continue
             try:
                 return sample.decoded()
             except ImageError as error:
-                self.reject(record, error)
+                self.reject(index, error)
         return None
 
     def _decode(self, record: int, example: Example) -> Sample | None:
         try:
             image = decode_image(example.encoded)
         except ImageError as error:
-            self.reject(record, error)
+            self._reject(record, error)
             return None
         self._check_size(record, example, (image.shape[0], image.shape[1]))
         sample = self._prepare(example, image)
@@ -180,29 +215,37 @@ class Dataset:
             self.cache.add(record, sample)
         return sample
 
-    def reject(self, record: int, error: ImageError) -> None:
-        """Reports a record with an image that cannot be decoded.
+    def reject(self, index: int, error: ImageError) -> None:
+        """Reports a sample of an image that cannot be decoded.
 
         Raises:
             UserError: the policy is `fail`; it names the record.
         """
+        self._reject(self.record_of(index), error)
+
+    def _reject(self, record: int, error: ImageError) -> None:
         self.source.reject(record, "image cannot be decoded", error.reason)
 
-    def image(self, record: int) -> Bytes:
-        """Returns the pixels of a record's image as they are stored.
+    def image(self, index: int) -> Bytes:
+        """Returns the pixels of a sample as they are stored.
 
         Raises:
             UserError: there are none.
         """
-        sample = self.load(record)
+        sample = self.load(index)
         if sample is None:
-            raise UserError("this record has no usable image", where=self.source.location(record))
+            where = self.source.location(self.record_of(index))
+            raise UserError("this record has no usable image", where=where)
         return sample.image
 
-    def describe(self, record: int) -> str:
-        """Returns location and image id of a record, for messages."""
+    def describe(self, index: int) -> str:
+        """Returns location, image id and tile of a sample, for messages."""
+        record = self.record_of(index)
         example = self.source.example(record)
         name = f" (image {example.image_id})" if example is not None else ""
+        if self.tiles is not None:
+            ymin, xmin, _, _ = self.tiles.locate(index)[1]
+            name += f", the tile at row {ymin}, column {xmin}"
         return self.source.location(record) + name
 
     def _prepare(self, example: Example, image: Bytes) -> Sample:
@@ -227,8 +270,15 @@ class Dataset:
         )
 
 
-def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model) -> Dataset:
+def open_dataset(
+    data: schema.Data,
+    records: schema.Records,
+    model: schema.Model,
+    tiles: ImageTiles | None = None,
+) -> Dataset:
     """Opens `records`, one set of `data`, for a model.
+
+    `tiles` are the set's tiles, if they are known; the headers of all images give them.
 
     Raises:
         UserError: there is no record or no label map, or the label map does not fit the model's
@@ -249,6 +299,9 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
         sample_1_of_n=records.sample_1_of_n,
     )
     reject_unrelated_label_map(source, label_map, use_display_name=records.use_display_name)
+    if tiles is None and data.tiles is not None:
+        tiles = ImageTiles.measure(source, data.tiles)
+    keeps_recent = tiles is not None and not (data.cache_images or data.reduced_decoding)
     return Dataset(
         source,
         label_map,
@@ -259,4 +312,6 @@ def open_dataset(data: schema.Data, records: schema.Records, model: schema.Model
         annotations=records.annotations,
         num_epochs=records.num_epochs,
         cache=SampleCache() if data.cache_images else None,
+        tiles=tiles,
+        recent=RecentImages() if keeps_recent else None,
     )

@@ -1,9 +1,9 @@
 """Loaders of training and evaluation, and the transfer of batches to the device ahead of their use.
 
 A batch is a pure function of its number. Order and randomness are pure functions of (seed, epoch,
-record). Both use Philox, a counter-based generator: any epoch's order and any record's numbers are
-computed without those before them. Repeated and resumed runs, with any number of processes, see the
-same samples.
+sample), where a sample is a record or a tile of its image. Both use Philox, a counter-based
+generator: any epoch's order and any sample's numbers are computed without those before them.
+Repeated and resumed runs, with any number of processes, see the same samples.
 """
 
 import itertools
@@ -30,13 +30,14 @@ from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow, Job
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.processes import InputProcesses
 from stillbox.inputs.sample import Sample
+from stillbox.inputs.tiles import ImageTiles
 
 # Second word of the key, which keeps the numbers of the uses apart.
 _ORDER, _AUGMENTATION, _RESIZING, _INPUT_SIZE = 1, 2, 3, 4
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
-    """Returns the order of an epoch, a permutation of `size` records.
+    """Returns the order of an epoch, a permutation of `size` samples.
 
     numpy guarantees the raw words of a bit generator, but not `Generator.permutation`: an order by
     raw words does not change with numpy's version.
@@ -44,32 +45,33 @@ def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     return np.argsort(_philox(seed, _ORDER, epoch, 0).random_raw(size), kind="stable")
 
 
-def sample_generator(seed: int, epoch: int, record: int) -> Generator:
-    """Returns the generator that augments a record in an epoch."""
-    return Generator(_philox(seed, _AUGMENTATION, epoch, record))
+def sample_generator(seed: int, epoch: int, index: int) -> Generator:
+    """Returns the generator that augments a sample in an epoch."""
+    return Generator(_philox(seed, _AUGMENTATION, epoch, index))
 
 
-def resize_generator(seed: int, epoch: int, record: int) -> Generator:
-    """Returns the generator that resizes a record in an epoch, independent of augmentations."""
-    return Generator(_philox(seed, _RESIZING, epoch, record))
+def resize_generator(seed: int, epoch: int, index: int) -> Generator:
+    """Returns the generator that resizes a sample in an epoch, independent of augmentations."""
+    return Generator(_philox(seed, _RESIZING, epoch, index))
 
 
-def _philox(seed: int, use: int, epoch: int, record: int) -> Philox:
+def _philox(seed: int, use: int, epoch: int, index: int) -> Philox:
     # The generator increments the first word of the counter, so no two of these overlap.
     key = np.array([seed % 2**64, use], np.uint64)
-    return Philox(key=key, counter=np.array([0, 0, epoch, record], np.uint64))
+    return Philox(key=key, counter=np.array([0, 0, epoch, index], np.uint64))
 
 
 class TrainLoader(BatchMaker):
     """An endless sequence of samples, cut into batches.
 
-    Sample k of the sequence is record `permutation(seed, epoch)[k % n]` in epoch `k // n`; batch s
-    holds the samples from `s * batch_size` on. A batch may span epochs, so that every record counts
-    equally and every batch is full. Nothing depends on threads or on earlier calls.
+    Sample k of the sequence is sample `permutation(seed, epoch)[k % n]` of the data set in epoch
+    `k // n`; batch s holds the samples from `s * batch_size` on. A batch may span epochs, so that
+    every sample counts equally and every batch is full. Nothing depends on threads or on earlier
+    calls.
 
     Args:
-        augmentations: applied in this order, with numbers drawn from (seed, epoch, record).
-        shuffle: a new order every epoch; otherwise the order of the records.
+        augmentations: applied in this order, with numbers drawn from (seed, epoch, sample).
+        shuffle: a new order every epoch; otherwise the order of the data set.
         repeat_first_batch: make batch 0 once and return it for every number.
         train_steps: batches of the whole run; some augmentations are left out at its end. 0: no
             limit.
@@ -149,12 +151,12 @@ class TrainLoader(BatchMaker):
         for sample in range(first + self._local.start, first + self._local.stop):
             epoch, place = divmod(sample, size)
             over = self.dataset.num_epochs and epoch >= self.dataset.num_epochs
-            record = -1 if over else int(self._order(epoch)[place])
-            rows.append(BatchRow(record, epoch, step))
+            index = -1 if over else int(self._order(epoch)[place])
+            rows.append(BatchRow(index, epoch, step))
         return rows
 
     def _augment(self, sample: Sample, row: BatchRow) -> Sample:
-        rng = sample_generator(self._seed, row.epoch, row.record)
+        rng = sample_generator(self._seed, row.epoch, row.sample)
         left = None if self._end is None else self._end - row.step
         # A function of the step alone, which resumed runs and all processes agree on.
         augmentations = in_force(self._augmentations, left)
@@ -168,7 +170,7 @@ class TrainLoader(BatchMaker):
         return self._resizers[drawn % len(self._resizers)]
 
     def _resize_generator(self, row: BatchRow) -> Generator:
-        return resize_generator(self._seed, row.epoch, row.record)
+        return resize_generator(self._seed, row.epoch, row.sample)
 
 
 def open_train_loader(
@@ -178,18 +180,20 @@ def open_train_loader(
     process_index: int = 0,
     process_count: int = 1,
     prepare: Callable[[], object] | None = None,
+    tiles: ImageTiles | None = None,
 ) -> TrainLoader:
     """Opens the records of training.
 
     Args:
         workers: threads of each process that makes batches, of this one without `data.processes`.
         prepare: called in each of `data.processes` at its start.
+        tiles: as for `open_dataset`.
 
     Raises:
         UserError: see `open_dataset` and `TrainLoader`.
     """
     settings, data = experiment.train, experiment.data
-    beside = None
+    dataset, beside = open_dataset(data, data.train, experiment.model, tiles), None
     if data.processes:
         again = partial(
             open_train_loader,
@@ -197,10 +201,11 @@ def open_train_loader(
             workers=workers,
             process_index=process_index,
             process_count=process_count,
+            tiles=dataset.tiles,
         )
         beside = InputProcesses(data.processes, again, imports_of(experiment), prepare)
     return TrainLoader(
-        open_dataset(data, data.train, experiment.model),
+        dataset,
         augmentations=settings.augmentations,
         batch_size=settings.batch_size,
         seed=data.seed,
@@ -219,7 +224,7 @@ def open_train_loader(
 
 
 class EvalLoader(BatchMaker):
-    """Every record, or the first `max_examples`, in order, and then padding rows.
+    """The samples of every record, or of the first `max_examples`, in order; then padding rows.
 
     Raises:
         UserError: the batch cannot be divided among the processes.
@@ -229,10 +234,12 @@ class EvalLoader(BatchMaker):
         self, dataset: Dataset, *, max_examples: int = 0, **options: Unpack[BatchOptions]
     ) -> None:
         super().__init__(dataset, **options)
-        self.records = range(min(max_examples or len(dataset), len(dataset)))
+        images = len(dataset.source)
+        self.records = range(min(max_examples or images, images))
+        self._samples = dataset.samples_of(len(self.records))
 
     def __len__(self) -> int:
-        return -(-len(self.records) // self._batch_size)
+        return -(-self._samples // self._batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields all batches. Every call starts again."""
@@ -241,7 +248,7 @@ class EvalLoader(BatchMaker):
     def _rows(self, step: int) -> Sequence[BatchRow]:
         first = step * self._batch_size
         samples = range(first + self._local.start, first + self._local.stop)
-        return [BatchRow(sample if sample < len(self.records) else -1) for sample in samples]
+        return [BatchRow(sample if sample < self._samples else -1) for sample in samples]
 
 
 def _refuse_unknown_labels(augmentations: Sequence[schema.Augmentation], dataset: Dataset) -> None:

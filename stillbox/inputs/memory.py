@@ -1,6 +1,8 @@
 """Decoded images in memory, up to a measured limit."""
 
 import threading
+from collections import OrderedDict
+from collections.abc import Callable
 
 from stillbox.inputs.sample import Sample
 from stillbox.machine_memory import available_memory
@@ -11,6 +13,9 @@ _MIB = 2**20
 _RESERVED_SHARE = 0.2
 _MIN_RESERVED = 2048 * _MIB
 _MEASURE_EVERY = 64 * _MIB
+# Images that tiles are cut out of.
+_RECENT_SHARE, _MOST_RECENT = 1 / 16, 512 * _MIB
+_AT_ONCE = 32
 
 
 class SampleCache:
@@ -68,3 +73,39 @@ class SampleCache:
             return False
         self._measured_at = self.nbytes
         return available_memory() < self._reserved
+
+
+class RecentImages:
+    """The images that were used last, up to a `limit` of bytes, by default a measured one.
+
+    Tiles of one image that follow each other decode it once; so do all tiles of a small set.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        measured = min(int(_RECENT_SHARE * available_memory()), _MOST_RECENT)
+        self._limit = measured if limit is None else limit
+        self._samples: OrderedDict[int, Sample] = OrderedDict()
+        self._nbytes = 0
+        self._lock = threading.Lock()
+        # Threads that need one image wait for its decoder in place of decoding it too.
+        self._decoding = tuple(threading.Lock() for _ in range(_AT_ONCE))
+
+    def get(self, record: int, read: Callable[[int], Sample | None]) -> Sample | None:
+        """Returns the sample of a record, which `read` decodes if it is not kept."""
+        with self._decoding[record % _AT_ONCE]:
+            with self._lock:
+                if record in self._samples:
+                    self._samples.move_to_end(record)
+                    return self._samples[record]
+            sample = read(record)
+            if sample is not None:
+                self._keep(record, sample)
+            return sample
+
+    def _keep(self, record: int, sample: Sample) -> None:
+        with self._lock:
+            self._samples[record] = sample
+            self._nbytes += sample.nbytes
+            while self._nbytes > self._limit:
+                _, oldest = self._samples.popitem(last=False)
+                self._nbytes -= oldest.nbytes

@@ -6,6 +6,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stillbox.evaluation.results import RawDetections
+from stillbox.evaluation.tiling import Tiling
+
 Pixels = NDArray[np.uint8]
 """`[h, w, 3]`, RGB."""
 
@@ -21,22 +24,6 @@ class Prepared(NamedTuple):
     """Height and width of the given image, in pixels."""
 
 
-class RawDetections(NamedTuple):
-    """N detections in one image, best first."""
-
-    boxes: NDArray[np.float64]
-    """`[N, 4]`, `[ymin, xmin, ymax, xmax]` in pixels of the given image."""
-    scores: NDArray[np.float64]
-    class_ids: NDArray[np.int64]
-    """`[N]`, label map ids."""
-    finite: bool = True
-    """Whether the predictions for the image are finite; if not, there may be no detection."""
-
-    def pick(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> "RawDetections":
-        """Returns the detections that `keep`, a mask `[N]` or indices, chooses."""
-        return RawDetections(self.boxes[keep], self.scores[keep], self.class_ids[keep], self.finite)
-
-
 class Backend(Protocol):
     """Runs a detector on batches. The methods may be called from any thread."""
 
@@ -48,6 +35,11 @@ class Backend(Protocol):
     @property
     def source(self) -> str:
         """Origin of the model, for messages."""
+        ...
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """The tiles that the model was trained in; None: whole images."""
         ...
 
     @property

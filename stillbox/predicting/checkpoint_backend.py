@@ -10,8 +10,10 @@ import numpy as np
 from stillbox.boxes.structures import Detections
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.evaluation.program import DetectProgram, PreparedWeights, predict_program
+from stillbox.evaluation.results import RawDetections
+from stillbox.evaluation.tiling import Tiling
 from stillbox.inputs.resize import resize_image
-from stillbox.predicting.backend import Pixels, Prepared, RawDetections
+from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.records.label_map import ClassSlots
 
 
@@ -47,6 +49,11 @@ class CheckpointBackend:
     def source(self) -> str:
         """Origin of the weights."""
         return self._model.source
+
+    @property
+    def tiling(self) -> Tiling | None:
+        """The tiles of the experiment."""
+        return Tiling.of(self._model.experiment.data.tiles)
 
     @property
     def max_detections(self) -> int:

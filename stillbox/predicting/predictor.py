@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from os import PathLike
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.evaluation.results import not_finite
+from stillbox.evaluation.results import RawDetections, not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
-from stillbox.predicting.backend import Backend, Pixels, Prepared, RawDetections
+from stillbox.evaluation.tiling import Tiling
+from stillbox.predicting.backend import Backend, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, as_sequence, each_image, names_many, read_image
 from stillbox.predicting.selection import IOU, MIN_SCORE, USUAL, ClassesPerObject, Selection
-from stillbox.predicting.tiling import Tiling
 from stillbox.printing import count_text
 from stillbox.records.parallel import ordered_map
 from stillbox.records.tile_grid import TileWindow
@@ -41,20 +41,25 @@ class Predictor:
         backend: runs the model.
         batch_size: images, or tiles of images, in a call of the backend. The last batch is padded
             with copies of its last image, so that one program serves all batches.
-        tiling: detects in tiles of large images.
+        tiling: the tiles of large images to detect in; None: the model's own, if it has any;
+            False: whole images.
 
     Raises:
         UserError: the batch size is below 1.
     """
 
     def __init__(
-        self, backend: Backend, *, batch_size: int = 1, tiling: Tiling | None = None
+        self,
+        backend: Backend,
+        *,
+        batch_size: int = 1,
+        tiling: Tiling | Literal[False] | None = None,
     ) -> None:
         if batch_size < 1:
             raise UserError("a batch holds at least one image", where="batch_size", fix="give 1")
         self.backend = backend
         self.batch_size = _nearest_size(batch_size, backend.batch_sizes)
-        self.tiling = tiling
+        self.tiling = backend.tiling if tiling is None else tiling or None
 
     @property
     def class_names(self) -> Mapping[int, str]:
@@ -202,30 +207,46 @@ class Predictor:
             else:
                 on_bad(image, opening)
 
-    def _open(self, pixels: Pixels, source: str) -> "_Opened":
-        height, width = pixels.shape[:2]
-        windows = [(0, 0, height, width)]
-        if self.tiling is not None:
-            windows = self.tiling.windows(height, width)
+    def windows(self, height: int, width: int) -> tuple[TileWindow, ...]:
+        """Returns the windows of an image that are detected in: its tiles, or the whole image."""
+        if self.tiling is None:
+            return ((0, 0, height, width),)
+        return self.tiling.windows(height, width)
 
-        def prepare(window: TileWindow) -> Prepared:
-            ymin, xmin, ymax, xmax = window
+    def prepare(
+        self, pixels: Pixels, windows: Sequence[TileWindow], where: str | None = None
+    ) -> Iterator[Prepared]:
+        """Prepares windows of an image for `run`, one after the other."""
+        for ymin, xmin, ymax, xmax in windows:
             part = np.ascontiguousarray(pixels[ymin:ymax, xmin:xmax])
-            return self.backend.prepare(part, where=source or None)
+            yield self.backend.prepare(part, where=where)
+
+    def merged(
+        self,
+        detections: Sequence[RawDetections],
+        windows: Sequence[TileWindow],
+        min_score: float = 0.0,
+    ) -> RawDetections:
+        """Merges the detections of at least a score in each window to the whole image's."""
+        if self.tiling is None:
+            return detections[0]
+        candidates = [view.pick(view.scores >= min_score) for view in detections]
+        return self.tiling.merged(candidates, windows)
+
+    def _open(self, pixels: Pixels, source: str) -> "_Opened":
+        windows = self.windows(*pixels.shape[:2])
+
+        def prepare(some: Sequence[TileWindow]) -> Iterator[Prepared]:
+            return self.prepare(pixels, some, source or None)
 
         # Here, perhaps in a thread, an image that does not fit is refused: all tiles have the size
         # of the first, and the whole image is the last. All windows would take too much memory.
-        first, last = (list(map(prepare, some)) for some in (windows[:1], windows[1:][-1:]))
-        views = chain(first, map(prepare, windows[1:-1]), last)
+        first, last = (list(prepare(some)) for some in (windows[:1], windows[1:][-1:]))
+        views = chain(first, prepare(windows[1:-1]), last)
         return _Opened(pixels, source, windows, views, [])
 
     def _merged(self, image: "_Opened", selection: Selection) -> Detections:
-        detections = image.detections[0]
-        if self.tiling is not None:
-            candidates = [
-                view.pick(view.scores >= selection.min_score) for view in image.detections
-            ]
-            detections = self.tiling.merged(candidates, image.windows)
+        detections = self.merged(image.detections, image.windows, selection.min_score)
         return selection.of(self.detections(image.pixels, detections, image.source))
 
     def run(self, prepared: Sequence[Prepared]) -> list[RawDetections]:
@@ -262,7 +283,7 @@ class _Opened(NamedTuple):
 
     pixels: Pixels
     source: str
-    windows: list[TileWindow]
+    windows: Sequence[TileWindow]
     prepared: Iterable[Prepared]
     detections: list[RawDetections]
 

@@ -13,11 +13,12 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
 from stillbox.evaluation.ground_truth import check_agreement
+from stillbox.evaluation.results import RawDetections
 from stillbox.evaluation.scoring import score_batches
 from stillbox.experiment import schema
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.resize import ENLARGE_CANVAS
-from stillbox.predicting.backend import Backend, Prepared, RawDetections
+from stillbox.predicting.backend import Backend, Prepared
 from stillbox.predicting.predictor import Predictor
 
 
@@ -37,7 +38,8 @@ def score_backend(
         raise UserError(problem, where=backend.source, fix="start one process")
     check_agreement((), dataset.class_names, slots=dataset.slots, other_names=backend.class_names)
     most = experiment.evaluation.max_examples
-    records = range(min(most or len(dataset), len(dataset)))
+    all_images = len(dataset.source)
+    records = range(min(most or all_images, all_images))
     images = _Images(backend, dataset, records)
 
     return score_batches(
@@ -53,29 +55,31 @@ def score_backend(
 
 
 class _Images:
-    """The images of an evaluation set, one after the other, as batches without pixels."""
+    """The images of an evaluation set, or their tiles, one by one as batches without pixels."""
 
     def __init__(self, backend: Backend, dataset: Dataset, records: range) -> None:
-        self._predictor, self._dataset, self._records = Predictor(backend), dataset, records
+        self._predictor, self._dataset = Predictor(backend), dataset
+        self._samples = range(dataset.samples_of(len(records)))
         self._image: Prepared | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields a batch for each record with ground truth; its weight is 0 without an image."""
+        """Yields a batch for each sample with ground truth; its weight is 0 without an image."""
         none, empty = np.zeros(0, np.float32), np.zeros(0, np.int32)
-        for record in self._records:
-            self._image = self._prepared(record)
+        for sample in self._samples:
+            record = self._dataset.record_of(sample)
+            self._image = self._prepared(sample, record)
             if self._image is not None or self._dataset.source.example(record) is not None:
-                index = np.array([record], np.int32)
+                index = np.array([sample], np.int32)
                 weight = np.array([self._image is not None], np.float32)
                 yield Batch(none, none, empty, none, empty, index, weight)
 
-    def _prepared(self, record: int) -> Prepared | None:
-        """Returns the image of a record; None if the policy leaves it out."""
-        sample = self._dataset.load(record)
+    def _prepared(self, index: int, record: int) -> Prepared | None:
+        """Returns the image of a sample; None if the policy leaves it out."""
+        sample = self._dataset.load(index)
         if sample is None:
             return None
         try:
-            return self._predictor.backend.prepare(sample.image)
+            return self._predictor.backend.prepare(np.ascontiguousarray(sample.image))
         except UserError as error:
             # Cases of one reason are counted together, whatever their sizes.
             reason, _, detail = error.what.partition(": ")

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
-from stillbox.predicting.backend import RawDetections
-from stillbox.predicting.tiling import Boxes, box_iou
+from stillbox.evaluation.results import RawDetections
+from stillbox.evaluation.tiling import Boxes, box_iou
 from stillbox.references import Parameter
 
 if TYPE_CHECKING:

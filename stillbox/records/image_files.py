@@ -24,6 +24,7 @@ from typing import IO, Literal
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from stillbox.records.costly_images import JPEG_START, PNG_START, costly
+from stillbox.records.example import Example
 from stillbox.records.file_kinds import other_content
 from stillbox.records.pixels import (
     FEW_VALUES,
@@ -262,6 +263,19 @@ def _pillow_reads_heif() -> bool:
     except ImportError:
         return False
     return True
+
+
+def stored_size(example: Example) -> tuple[int, int]:
+    """Returns height and width of the stored image, in pixels.
+
+    The header of the image has precedence over the record. The record's numbers are optional and
+    sometimes wrong: a wrong size would move objects between small, medium and large.
+    """
+    try:
+        image = inspect_image(example.encoded, whole=False)
+    except BadRecordError:
+        return example.height, example.width
+    return image.height, image.width
 
 
 def _open(data: bytes, whole: bool, quick: bool = False) -> tuple[Image.Image, ImageInfo]:

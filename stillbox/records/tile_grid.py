@@ -1,12 +1,22 @@
-"""The grid of tiles that a large image is cut into, for records (`tiling`) and predictions."""
+"""The grid of tiles that a large image is cut into, and the boxes that a tile shows.
+
+For records (`tiling`), training and predictions.
+"""
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.references import Parameter
 
-LEAST_TILE = 32
-_MOST_OVERLAP = 0.9
+# The ranges of `schema.Tiles` are the same.
+LEAST_TILE, MOST_OVERLAP = 32, 0.9
+LEAST_VISIBLE = 0.1
+"""A box is left out of a tile that shows less than this share of its area."""
 
 TileWindow = tuple[int, int, int, int]
 """`ymin, xmin, ymax, xmax` in pixels of the image."""
@@ -21,9 +31,9 @@ def check_grid(tile: int, overlap: float) -> None:
     if tile < LEAST_TILE:
         fix = f"give {LEAST_TILE} or more; best is about the size of the network input"
         raise UserError(f"a tile of {tile} pixels is too small", where=Parameter("tile"), fix=fix)
-    if not 0 <= overlap <= _MOST_OVERLAP:
+    if not 0 <= overlap <= MOST_OVERLAP:
         problem = f"neighbouring tiles cannot share {overlap:g} of their side"
-        fix = f"give a share from 0 to {_MOST_OVERLAP}, such as 0.2"
+        fix = f"give a share from 0 to {MOST_OVERLAP}, such as 0.2"
         raise UserError(problem, where=Parameter("overlap"), fix=fix)
 
 
@@ -41,6 +51,18 @@ def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Til
     ]
 
 
+@lru_cache(maxsize=64)
+def image_windows(
+    height: int, width: int, tile: int, overlap: float, *, whole_image: bool
+) -> tuple[TileWindow, ...]:
+    """Returns the windows of an image in their order, perhaps with the whole image as the last.
+
+    An image that fits into one tile has that window alone; for the arguments see `tile_windows`.
+    """
+    tiles, whole = tile_windows(height, width, tile, overlap), (0, 0, height, width)
+    return (*tiles, whole) if whole_image and tiles != [whole] else tuple(tiles)
+
+
 def _starts(side: int, tile: int, overlap: float) -> list[int]:
     """Returns the first pixels of the tiles along a side, at equal distances."""
     if side <= tile:
@@ -48,3 +70,32 @@ def _starts(side: int, tile: int, overlap: float) -> list[int]:
     step = tile - math.ceil(tile * overlap)
     count = 1 + math.ceil((side - tile) / step)
     return [(side - tile) * number // (count - 1) for number in range(count)]
+
+
+class VisibleBoxes(NamedTuple):
+    """The K of N boxes that a tile shows enough of."""
+
+    kept: NDArray[np.bool_]
+    """`[N]`"""
+    boxes: NDArray[np.float32]
+    """`[K, 4]`, clipped to the tile and normalised to it."""
+    shares: NDArray[np.float64]
+    """`[K]`, the share of each box's area that the tile shows."""
+
+
+def visible_boxes(
+    boxes: NDArray[np.float64], window: TileWindow, least: float = LEAST_VISIBLE
+) -> VisibleBoxes:
+    """Returns the boxes, `[N, 4]` in pixels of the image, with at least a share in a window."""
+    ymin, xmin, ymax, xmax = window
+    clipped = np.clip(boxes, (ymin, xmin, ymin, xmin), (ymax, xmax, ymax, xmax))
+    shares = _areas(clipped) / np.maximum(_areas(boxes), 1e-12)
+    kept = shares >= least
+    frame = np.array([ymax - ymin, xmax - xmin] * 2)
+    inside = (clipped[kept] - [ymin, xmin, ymin, xmin]) / frame
+    return VisibleBoxes(kept, inside.astype(np.float32), shares[kept])
+
+
+def _areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return np.asarray(sides[:, 0] * sides[:, 1])

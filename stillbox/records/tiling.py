@@ -25,7 +25,13 @@ from stillbox.records.problems import BadRecordError, Problem, RecordPolicy
 from stillbox.records.source import ExampleSource, expand
 from stillbox.records.tf_example import serialize_example
 from stillbox.records.tfrecord import sharded_writer
-from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
+from stillbox.records.tile_grid import (
+    LEAST_VISIBLE,
+    TileWindow,
+    check_grid,
+    tile_windows,
+    visible_boxes,
+)
 from stillbox.references import Parameter
 
 _PER_BOX = ("class_ids", "weights", "is_crowd", "difficult")
@@ -45,7 +51,7 @@ class TileOptions:
     """Side of a tile in pixels."""
     overlap: float = 0.2
     """Least share of a tile's side that its neighbour covers too."""
-    min_visible: float = 0.1
+    min_visible: float = LEAST_VISIBLE
     """A box is left out of a tile that shows less than this share of its area."""
     skip_tiles_without_boxes: bool = False
 
@@ -214,11 +220,7 @@ def _tile(
     options: TileOptions,
 ) -> Example:
     ymin, xmin, ymax, xmax = window
-    clipped = np.clip(boxes, (ymin, xmin, ymin, xmin), (ymax, xmax, ymax, xmax))
-    share = _area(clipped) / np.maximum(_area(boxes), 1e-12)
-    kept = share >= options.min_visible
-    frame = np.array([ymax - ymin, xmax - xmin] * 2)
-    inside = ((clipped[kept] - [ymin, xmin, ymin, xmin]) / frame).astype(np.float32)
+    kept, inside, shares = visible_boxes(boxes, window, options.min_visible)
     stem, _, suffix = example.filename.rpartition(".")
     return replace(
         example,
@@ -228,8 +230,8 @@ def _tile(
         height=ymax - ymin,
         width=xmax - xmin,
         boxes=inside,
-        truncated=example.truncated[kept] | (share[kept] < _WHOLE),
-        area=(example.area[kept] * share[kept]).astype(np.float32),
+        truncated=example.truncated[kept] | (shares < _WHOLE),
+        area=(example.area[kept] * shares).astype(np.float32),
         **{name: getattr(example, name)[kept] for name in _PER_BOX},
     )
 
@@ -264,8 +266,3 @@ def _count(report: TileReport, cut: _Cut) -> None:
     report.boxes_written += sum(len(tile.boxes) for tile in cut.tiles)
     report.boxes_cut += cut.cut
     report.boxes_lost += cut.lost
-
-
-def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    sides = boxes[:, 2:] - boxes[:, :2]
-    return np.asarray(sides[:, 0] * sides[:, 1])

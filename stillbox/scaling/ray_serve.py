@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.evaluation.results import NotFiniteError
+from stillbox.evaluation.results import NotFiniteError, RawDetections
 from stillbox.extras import import_extra
-from stillbox.predicting.backend import Pixels, Prepared, RawDetections
+from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection

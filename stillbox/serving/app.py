@@ -23,7 +23,8 @@ from starlette.routing import Route
 from stillbox import numerals
 from stillbox.errors import UserError, nearest
 from stillbox.evaluation.pictures import picture_bytes
-from stillbox.predicting.backend import Pixels, RawDetections
+from stillbox.evaluation.results import RawDetections
+from stillbox.predicting.backend import Pixels
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, ClassesPerObject, Selection
 from stillbox.predicting.web_page import page_files, render_index

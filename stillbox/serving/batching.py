@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stillbox.evaluation.results import not_finite
-from stillbox.predicting.backend import Backend, Prepared, RawDetections
+from stillbox.evaluation.results import RawDetections, not_finite
+from stillbox.predicting.backend import Backend, Prepared
 
 # At the start each size is measured by this many runs, or by those that begin in these seconds.
 _RUNS, _MEASURING_SECONDS = 5, 1.0

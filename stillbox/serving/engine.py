@@ -26,7 +26,8 @@ from starlette.requests import Request
 from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.evaluation.pictures import LEAST_SIDE
-from stillbox.predicting.backend import Pixels, Prepared, RawDetections
+from stillbox.evaluation.results import RawDetections
+from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import ClassesPerObject, Selection
 from stillbox.serving import bodies

@@ -1,4 +1,4 @@
-"""The length of a run as the command line gives it: steps, or passes over the records."""
+"""The length of a run as the command line gives it: steps, or passes over the samples."""
 
 import math
 from dataclasses import replace
@@ -9,6 +9,7 @@ from stillbox.experiment.rules import check_trainable
 from stillbox.experiment.run_length import with_steps
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import NO_CHANGES, Changes
+from stillbox.inputs.tiles import ImageTiles
 from stillbox.records.source import ExampleSource
 from stillbox.references import Parameter
 
@@ -62,7 +63,7 @@ def set_length(
 
 
 def steps_of(experiment: Experiment, epochs: float) -> int:
-    """Returns the steps of so many passes over the training records, rounded up.
+    """Returns the steps of so many passes over the training images or tiles, rounded up.
 
     Raises:
         UserError: there are no records.
@@ -73,5 +74,7 @@ def steps_of(experiment: Experiment, epochs: float) -> int:
     source = ExampleSource(
         records.paths, bad_records=experiment.data.bad_records, sample_1_of_n=records.sample_1_of_n
     )
+    tiles = experiment.data.tiles
+    samples = len(source if tiles is None else ImageTiles.measure(source, tiles))
     # The rules refuse batches below 1, later.
-    return max(1, math.ceil(len(source) * epochs / max(experiment.train.batch_size, 1)))
+    return max(1, math.ceil(samples * epochs / max(experiment.train.batch_size, 1)))

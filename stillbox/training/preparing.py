@@ -112,7 +112,7 @@ def describe_run(
     parts = experiment.train.accumulation_steps
     pieces = f" in {parts} micro-batches" if parts > 1 else ""
     yield (
-        f"{count_text(len(dataset), 'training image')}, "
+        f"{_amount_of(dataset)}, "
         f"batch {experiment.train.batch_size}{pieces} on "
         f"{count_text(mesh.size, mesh.devices.flat[0].platform + ' device')}"
         f"{f' of {count} processes' * (count > 1)}, {parameters:,} trainable parameters"
@@ -130,6 +130,13 @@ def describe_run(
         yield dataset.cache.promise()
 
 
+def _amount_of(dataset: Dataset) -> str:
+    images = count_text(len(dataset.source), "training image")
+    if dataset.tiles is None:
+        return images
+    return f"{images} in {count_text(len(dataset), 'tile')} of {dataset.tiles.settings.side} pixels"
+
+
 def metadata_of(
     experiment: schema.Experiment, dataset: Dataset, step: int, replicas: int
 ) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def metadata_of(
         "loader": {
             "next_step": step,
             "seed": experiment.data.seed,
-            "records": len(dataset),
+            "records": len(dataset.source),
             "files": dataset.source.fingerprint(),
         },
     }

@@ -213,7 +213,7 @@ def _way_out(place: ModelPlace, step: int) -> Iterator[None]:
 
 def _refuse_other_data(dataset: Dataset, previous: Checkpoint, directory: Path) -> None:
     """Refuses other records: the position in the data would be meaningless."""
-    loader, now = previous.metadata.get("loader"), len(dataset)
+    loader, now = previous.metadata.get("loader"), len(dataset.source)
     stored = loader if isinstance(loader, dict) else {}
     before, files = stored.get("records"), dataset.source.fingerprint()
     if before != now:

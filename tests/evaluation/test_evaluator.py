@@ -12,7 +12,7 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.cli.overrides import changes_of
 from stillbox.evaluation.coco import from_coco_json
 from stillbox.evaluation.evaluator import evaluate
-from stillbox.evaluation.ground_truth import read_truths, stored_size, truth_of
+from stillbox.evaluation.ground_truth import read_truths, truth_of
 from stillbox.evaluation.program import predict_program
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import resolve
@@ -23,6 +23,7 @@ from stillbox.models.build import build_detector
 from stillbox.models.detector import detect_function
 from stillbox.models.variables import split_detector
 from stillbox.records.example import Example
+from stillbox.records.image_files import stored_size
 from stillbox.records.label_map import ClassSlots
 from stillbox.records.scenes import write_scenes
 from tests.evaluation.builders import by_id

@@ -8,6 +8,7 @@ import pytest
 from jax.export import default_export_platform
 
 from stillbox.errors import UserError
+from stillbox.evaluation.results import RawDetections
 from stillbox.experiment.resolve import changed
 from stillbox.exporting import export as exporting
 from stillbox.exporting.backend import ExportBackend
@@ -17,7 +18,7 @@ from stillbox.exporting.manifest import MANIFEST, Manifest, Written, add_files
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
 from stillbox.exporting.verification import Choices, agree, choices_of, verify
-from stillbox.predicting.backend import Prepared, RawDetections
+from stillbox.predicting.backend import Prepared
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.references import Parameter
 from tests.helpers import refused
@@ -30,6 +31,7 @@ class Fixed:
     """A backend with the same detections in every image."""
 
     batch_sizes, class_names, source, max_detections = None, {}, "test", 100
+    tiling = None
 
     def __init__(self, *rows):
         self.rows = rows

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from stillbox.predicting.backend import Prepared, RawDetections
+from stillbox.evaluation.results import RawDetections
+from stillbox.predicting.backend import Prepared
 
 
 class Blobs:
@@ -13,6 +14,7 @@ class Blobs:
 
     class_names = {1: "blob"}  # noqa: RUF012
     source = "blobs"
+    tiling = None
     max_detections = 100
     batch_sizes = None
 

@@ -21,6 +21,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.results import NotFiniteError
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
+from stillbox.evaluation.tiling import Tiling
 from stillbox.experiment import schema
 from stillbox.models import detector as detectors
 from stillbox.models.variables import split_detector
@@ -29,7 +30,6 @@ from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.predicting.images import read_image, refuse_missing
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
-from stillbox.predicting.tiling import Tiling
 from stillbox.records.label_map import LabelMap, LabelMapItem
 from tests.helpers import refused
 from tests.inputs.helpers import MODEL, dataset, example

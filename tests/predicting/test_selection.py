@@ -7,11 +7,12 @@ import pytest
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.predicting.backend import Prepared, RawDetections
+from stillbox.evaluation.results import RawDetections
+from stillbox.evaluation.tiling import Tiling
+from stillbox.predicting.backend import Prepared
 from stillbox.predicting.images import check_output, list_inputs
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
-from stillbox.predicting.tiling import Tiling
 from stillbox.references import Parameter
 from tests.helpers import refusal
 
@@ -24,7 +25,7 @@ class Cards:
     class_names = {1: "nine", 2: "ten", 3: "king of hearts"}  # noqa: RUF012
     source = "cards"
     max_detections = 10
-    batch_sizes = None
+    batch_sizes = tiling = None
     boxes = np.array([[10, 10, 90, 60], [11, 10, 91, 60], [60, 10, 90, 90], [12, 10, 90, 61.0]])
     scores = np.array([0.86, 0.83, 0.5, 0.46])
     class_ids = np.array([1, 2, 2, 3])

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from stillbox.errors import UserError
-from stillbox.evaluation.results import NotFiniteError
+from stillbox.evaluation.results import NotFiniteError, RawDetections
+from stillbox.evaluation.tiling import Tiling
 from stillbox.predicting import video as videos
-from stillbox.predicting.backend import RawDetections
 from stillbox.predicting.predictor import Predictor
-from stillbox.predicting.tiling import Tiling
 from stillbox.predicting.video import Video, VideoFile
 from stillbox.records.tile_grid import tile_windows
 from stillbox.references import Parameter

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import stillbox
+from stillbox.evaluation.tiling import Tiling
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import changed
 from stillbox.inputs.decode import decode_image
 from stillbox.predicting.predictor import Predictor
-from stillbox.predicting.tiling import Tiling
 from tests.proofs.test_weights import WEIGHTS, _model
 from tests.small import SHARED, needs_shared
 

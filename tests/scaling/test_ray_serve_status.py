@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from stillbox.evaluation.results import NotFiniteError
+from stillbox.evaluation.tiling import Tiling
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
-from stillbox.predicting.tiling import Tiling
 from stillbox.references import Parameter
 from stillbox.scaling.ray_serve import deployment
 from tests.helpers import refused

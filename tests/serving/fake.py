@@ -4,7 +4,8 @@ import threading
 
 import numpy as np
 
-from stillbox.predicting.backend import Prepared, RawDetections
+from stillbox.evaluation.results import RawDetections
+from stillbox.predicting.backend import Prepared
 
 
 class FakeBackend:
@@ -14,6 +15,7 @@ class FakeBackend:
 
     class_names = {1: "owl", 3: "hawk"}  # noqa: RUF012
     source = "fake"
+    tiling = None
     max_detections = 4
 
     def __init__(self, batch_sizes=None):

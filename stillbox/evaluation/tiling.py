@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.errors import UserError, nearest
-from stillbox.predicting.backend import RawDetections
-from stillbox.records.tile_grid import TileWindow, check_grid, tile_windows
+from stillbox.evaluation.results import RawDetections
+from stillbox.experiment import schema
+from stillbox.records.tile_grid import TileWindow, check_grid, image_windows
 
 # Boxes that end this share of their window's side before its border count as cut.
 _BORDER = 1 / 64
@@ -228,11 +229,21 @@ class Tiling:
             problem = f"{self.iou_threshold:g} is no overlap"
             raise UserError(problem, where="iou_threshold", fix="0.5 is usual")
 
-    def windows(self, height: int, width: int) -> list[TileWindow]:
+    @classmethod
+    def of(cls, tiles: schema.Tiles | None) -> "Tiling | None":
+        """Returns the tiling of an experiment; None if its images are whole."""
+        if tiles is None:
+            return None
+        return cls(
+            tile=tiles.side,
+            overlap=tiles.overlap,
+            merge=tiles.merge,
+            full_image=tiles.whole_image,
+        )
+
+    def windows(self, height: int, width: int) -> tuple[TileWindow, ...]:
         """Returns the windows of an image that are detected in, the whole image last."""
-        tiles = tile_windows(height, width, self.tile, self.overlap)
-        whole = (0, 0, height, width)
-        return [*tiles, whole] if self.full_image and tiles != [whole] else tiles
+        return image_windows(height, width, self.tile, self.overlap, whole_image=self.full_image)
 
     def merged(
         self, detections: Sequence[RawDetections], windows: Sequence[TileWindow]
