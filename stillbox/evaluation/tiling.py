@@ -241,9 +241,10 @@ class Tiling:
             full_image=tiles.whole_image,
         )
 
-    def windows(self, height: int, width: int) -> tuple[TileWindow, ...]:
+    def windows(self, height: int, width: int) -> list[TileWindow]:
         """Returns the windows of an image that are detected in, the whole image last."""
-        return image_windows(height, width, self.tile, self.overlap, whole_image=self.full_image)
+        whole = self.full_image
+        return list(image_windows(height, width, self.tile, self.overlap, whole_image=whole))
 
     def merged(
         self, detections: Sequence[RawDetections], windows: Sequence[TileWindow]

@@ -207,10 +207,10 @@ class Predictor:
             else:
                 on_bad(image, opening)
 
-    def windows(self, height: int, width: int) -> tuple[TileWindow, ...]:
+    def windows(self, height: int, width: int) -> list[TileWindow]:
         """Returns the windows of an image that are detected in: its tiles, or the whole image."""
         if self.tiling is None:
-            return ((0, 0, height, width),)
+            return [(0, 0, height, width)]
         return self.tiling.windows(height, width)
 
     def prepare(
