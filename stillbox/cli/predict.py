@@ -7,19 +7,21 @@ import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stillbox import numerals
 from stillbox.cli.arguments import add_bool, add_option, add_profile
 from stillbox.cli.running import add_model, model_arguments, progress_bar, say_next_with_model
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
+from stillbox.evaluation.tiling import Tiling
 from stillbox.predicting.selection import CLASSES_PER_OBJECT, IOU, MIN_SCORE, Selection
 from stillbox.printing import count_text
 from stillbox.records.export import FORMS
+from stillbox.records.tile_grid import LEAST_TILE
 
 if TYPE_CHECKING:
-    from stillbox.evaluation.tiling import Tiling
+    from stillbox.predicting.predictor import Predictor
 
 _MOST_CAMERAS = 9999
 _CAMERA = "webcam:"
@@ -76,17 +78,22 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tiling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("large images")
-    group.add_argument(
-        "--tile", type=int, metavar="PIXELS", help="detect in square tiles of this side"
+    group = parser.add_argument_group(
+        "large images", "What is not given is as in the tiles that the model was trained in."
     )
-    add_option(group, "--overlap", 0.2, "share of a tile that its neighbour covers too", "SHARE")
+    sides = group.add_mutually_exclusive_group()
+    about = "detect in square tiles of this side (default: the model's own)"
+    sides.add_argument("--tile", type=int, metavar="PIXELS", help=about)
+    add_bool(sides, "--no-tiles", "detect in whole images, whatever the model was trained in")
+    about = "share of a tile that its neighbour covers too (default: the model's own, or 0.2)"
+    group.add_argument("--overlap", type=float, metavar="SHARE", help=about)
     about = (
         "of the boxes of one object in several tiles: nms keeps the best, wbf averages them "
-        "(default: nms)"
+        "(default: the model's own, or nms)"
     )
-    group.add_argument("--merge", choices=("nms", "wbf"), default="nms", help=about)
-    add_bool(group, "--tiles-only", "do not detect in the whole image as well")
+    group.add_argument("--merge", choices=("nms", "wbf"), help=about)
+    about = "do not detect in the whole image as well (default for a model with tiles of its own)"
+    add_bool(group, "--tiles-only", about)
 
 
 def _add_video(parser: argparse.ArgumentParser) -> None:
@@ -116,11 +123,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "no image is named", fix="give files, folders, patterns, or --camera 0 for a camera"
         )
-    tiling = _tiling(arguments)
+    # Refuses impossible values before the model is loaded.
+    _tiling(arguments, Tiling(tile=LEAST_TILE))
     if arguments.engine == "ray":
         _refuse_with_ray(arguments, cameras)
-        return _run_ray(arguments, tiling, selection)
-    return _run_here(arguments, words, cameras, tiling, selection)
+        return _run_ray(arguments, selection)
+    return _run_here(arguments, words, cameras, selection)
 
 
 def _selection(arguments: argparse.Namespace) -> Selection:
@@ -161,26 +169,24 @@ def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]
     return words, [camera for _, camera in cameras if camera is not None]
 
 
-def _tiling(arguments: argparse.Namespace) -> "Tiling | None":
+def _tiling(arguments: argparse.Namespace, own: Tiling | None) -> Tiling | None:
+    """Returns the tiles to detect in, of a model with tiles of its `own` or none."""
+    given: dict[str, Any] = {
+        name: getattr(arguments, name)
+        for name in ("tile", "overlap", "merge")
+        if getattr(arguments, name) is not None
+    }
+    if arguments.tiles_only:
+        given["full_image"] = False
+    if arguments.no_tiles or not given:
+        return None if arguments.no_tiles else own
+    if own is not None:
+        return replace(own, **given)
     if arguments.tile is None:
-        set_anyway = [
-            name
-            for name, unset in (("overlap", 0.2), ("merge", "nms"), ("tiles_only", False))
-            if getattr(arguments, name) != unset
-        ]
-        if set_anyway:
-            problem = "there are no tiles without --tile"
-            fix = "add --tile 640, for instance"
-            raise UserError(problem, where="--" + set_anyway[0].replace("_", "-"), fix=fix)
-        return None
-    from stillbox.evaluation.tiling import Tiling
-
-    return Tiling(
-        tile=arguments.tile,
-        overlap=arguments.overlap,
-        merge=arguments.merge,
-        full_image=not arguments.tiles_only,
-    )
+        option = "--tiles-only" if arguments.tiles_only else f"--{next(iter(given))}"
+        problem = "there are no tiles without --tile"
+        raise UserError(problem, where=option, fix="add --tile 640, for instance")
+    return Tiling(**given)
 
 
 def _refuse_with_ray(arguments: argparse.Namespace, cameras: list[int]) -> None:
@@ -207,10 +213,8 @@ def _run_here(
     arguments: argparse.Namespace,
     words: list[str],
     cameras: list[int],
-    tiling: "Tiling | None",
     selection: Selection,
 ) -> int:
-    from stillbox.api import load
     from stillbox.cli.predict_files import PredictRun, refuse_taken
     from stillbox.predicting.images import check_output, list_inputs
 
@@ -225,9 +229,7 @@ def _run_here(
         say_aside(
             f"passed over, by name no image and no video: {count_text(inputs.passed_over, 'file')}"
         )
-    predictor = load(
-        **model_arguments(arguments), batch_size=arguments.batch_size, tiling=tiling, say=say_aside
-    )
+    predictor = _load(arguments)
     selection = _with_classes(selection, arguments.classes, predictor.class_names.values())
     code = PredictRun(predictor, selection, arguments, output).run(inputs, cameras)
     if not code:
@@ -243,18 +245,23 @@ def _say_next(arguments: argparse.Namespace) -> None:
     say_next_with_model(arguments, "serve" if exported else "export")
 
 
-def _run_ray(arguments: argparse.Namespace, tiling: "Tiling | None", selection: Selection) -> int:
+def _load(arguments: argparse.Namespace) -> "Predictor":
+    from stillbox.api import load
+
+    predictor = load(**model_arguments(arguments), batch_size=arguments.batch_size, say=say_aside)
+    predictor.tiling = _tiling(arguments, predictor.tiling)
+    return predictor
+
+
+def _run_ray(arguments: argparse.Namespace, selection: Selection) -> int:
     """Writes a table; returns 1 if some images could not be read."""
     import jax
 
-    from stillbox.api import load
     from stillbox.scaling.ray_data import predict_files
 
     # The main process only distributes work and must not hold a worker's accelerator.
     jax.config.update("jax_platforms", "cpu")
-    predictor = load(
-        **model_arguments(arguments), batch_size=arguments.batch_size, tiling=tiling, say=say_aside
-    )
+    predictor = _load(arguments)
     with progress_bar("images") as progress:
         summary = predict_files(
             predictor,

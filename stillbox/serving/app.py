@@ -59,8 +59,9 @@ async def _detect(request: Request) -> Response:
             refuse_other_than_image(body)
         del body
         if kind != "json":
-            return await engine.draw(file, partial(_draw, engine.predictor, selection, kind))
-        raw, size = await engine.detect_upright(file)
+            drawing = partial(_draw, engine.predictor, selection, kind)
+            return await engine.draw(file, drawing, selection.min_score)
+        raw, size = await engine.detect_upright(file, selection.min_score)
         # The pixels are left out: only their size is needed.
         blank = np.broadcast_to(np.uint8(0), (*size, 3))
         detections = engine.predictor.detections(blank, raw, name)

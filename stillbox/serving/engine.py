@@ -17,6 +17,7 @@ from contextlib import (
 )
 from functools import partial
 from itertools import count
+from math import prod
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from stillbox.evaluation.results import RawDetections
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import ClassesPerObject, Selection
+from stillbox.records.tile_grid import TileWindow
 from stillbox.serving import bodies
 from stillbox.serving.batching import Batcher, ClosedError
 from stillbox.serving.bodies import bad_request
@@ -126,6 +128,15 @@ class Workers:
 _READ, _OPENED, _DECODED, _DRAWN = 16, 8, 12, 16
 
 
+class _Views(NamedTuple):
+    """The windows of an image, prepared for the model."""
+
+    size: tuple[int, int]
+    """Height and width of the image, in pixels."""
+    windows: Sequence[TileWindow]
+    prepared: list[Prepared]
+
+
 class ImageDetections(NamedTuple):
     """The detections of one image."""
 
@@ -173,6 +184,11 @@ class Engine:
     def _expects_more(self) -> bool:
         """Whether there are images in flight that still have to be read or decoded."""
         return self.admission.in_flight > self.batcher.waiting + self.batcher.running
+
+    @property
+    def most_detections(self) -> int:
+        """Most detections in an image; -1 with tiles, of which an image may have any number."""
+        return self.predictor.backend.max_detections if self.predictor.tiling is None else -1
 
     @property
     def ready(self) -> bool:
@@ -231,28 +247,30 @@ class Engine:
         bodies.check_count(len(images), self.settings.images_of_request)
         # `respond` has admitted one.
         with self.admission.admit(len(images) - 1):
-            counts = await _all([self._count_pixels(image) for image in images])
-            pairs = list(zip(images, counts, strict=True))
-            with self._admit_large([_memory(image, count, _DECODED) for image, count in pairs]):
+            sizes = await _all([self._measure(image) for image in images])
+            pairs = list(zip(images, sizes, strict=True))
+            with self._admit_large([_memory(image, prod(size), _DECODED) for image, size in pairs]):
                 return await _all(
-                    [self._detect_one(image, count, upright=False) for image, count in pairs]
+                    [self._detect_one(image, size, upright=False) for image, size in pairs]
                 )
 
-    async def detect_upright(self, file: bytes) -> ImageDetections:
+    async def detect_upright(self, file: bytes, min_score: float) -> ImageDetections:
         """Detects in one image file with its EXIF orientation."""
-        count = await self._count_pixels(file)
-        with self._admit_large([_memory(file, count, _DECODED)]):
-            return await self._detect_one(file, count, upright=True)
+        size = await self._measure(file)
+        with self._admit_large([_memory(file, prod(size), _DECODED)]):
+            return await self._detect_one(file, size, upright=True, min_score=min_score)
 
-    async def draw(self, file: bytes, draw: Callable[[Pixels, RawDetections], T]) -> T:
+    async def draw(
+        self, file: bytes, draw: Callable[[Pixels, RawDetections], T], min_score: float
+    ) -> T:
         """Like `detect_upright`, but returns the result of `draw`, which runs in a thread."""
-        count = await self._count_pixels(file)
-        memory = _memory(file, max(count, LEAST_SIDE**2), _DRAWN)
+        size = await self._measure(file)
+        memory = _memory(file, max(prod(size), LEAST_SIDE**2), _DRAWN)
         with self._admit_large([memory]):
-            async with self.share(memory, self.batcher.prepared_bytes) as share:
+            async with self.share(memory, self._kept(size)) as share:
                 pixels = await share.run(partial(decode_input, file, upright=True))
-                prepared = await share.run(self.predictor.backend.prepare, pixels)
-                detections = await self._run(prepared)
+                views = await share.run(self._view, pixels)
+                detections = await self._run(views, share, min_score)
                 return await share.run(draw, pixels, detections)
 
     def share(self, memory: int, kept: int = 0) -> AbstractAsyncContextManager[Share]:
@@ -268,28 +286,42 @@ class Engine:
         large = sum(map(self._is_large, memories))
         return self.large_admission.admit(large) if large else nullcontext()
 
-    async def _count_pixels(self, image: ImageInput) -> int:
+    async def _measure(self, image: ImageInput) -> tuple[int, int]:
+        """Returns height and width of an image, in pixels."""
         if isinstance(image, bytes):
             async with self.share(_OPENED * len(image)) as share:
-                height, width = await share.run(image_size, image, self.settings.max_pixels)
-        else:
-            height, width = image_size(image, self.settings.max_pixels)
-        return height * width
+                return await share.run(image_size, image, self.settings.max_pixels)
+        return image_size(image, self.settings.max_pixels)
+
+    def _kept(self, size: tuple[int, int]) -> int:
+        """Returns the memory that the prepared windows of an image take."""
+        return self.batcher.prepared_bytes * len(self.predictor.windows(*size))
 
     async def _detect_one(
-        self, image: ImageInput, pixels: int, *, upright: bool
+        self, image: ImageInput, size: tuple[int, int], *, upright: bool, min_score: float = 0.0
     ) -> ImageDetections:
-        memory = _memory(image, pixels, _DECODED)
-        async with self.share(memory, self.batcher.prepared_bytes) as share:
+        memory = _memory(image, prod(size), _DECODED)
+        async with self.share(memory, self._kept(size)) as share:
             # One function decodes and resizes, so that the whole image is freed after it.
-            prepared = await share.run(self._prepare, image, upright)
-            share.shrink(prepared.pixels.nbytes)
-            return ImageDetections(await self._run(prepared), prepared.size)
+            views = await share.run(self._prepare, image, upright)
+            share.shrink(sum(prepared.pixels.nbytes for prepared in views.prepared))
+            return ImageDetections(await self._run(views, share, min_score), views.size)
 
-    def _prepare(self, image: ImageInput, upright: bool) -> Prepared:
-        return self.predictor.backend.prepare(decode_input(image, upright=upright))
+    def _prepare(self, image: ImageInput, upright: bool) -> _Views:
+        return self._view(decode_input(image, upright=upright))
 
-    async def _run(self, prepared: Prepared) -> RawDetections:
+    def _view(self, pixels: Pixels) -> _Views:
+        size = pixels.shape[0], pixels.shape[1]
+        windows = self.predictor.windows(*size)
+        return _Views(size, windows, list(self.predictor.prepare(pixels, windows)))
+
+    async def _run(self, views: _Views, share: Share, min_score: float) -> RawDetections:
+        results = await _all([self._run_one(prepared) for prepared in views.prepared])
+        if self.predictor.tiling is None:
+            return results[0]
+        return await share.run(self.predictor.merged, results, views.windows, min_score)
+
+    async def _run_one(self, prepared: Prepared) -> RawDetections:
         try:
             detections = await asyncio.wrap_future(self.batcher.submit(prepared))
         except ClosedError:
@@ -397,7 +429,7 @@ async def infer(
     selected = [
         image._replace(detections=selection.one_class(image.detections)) for image in results
     ]
-    return padded_outputs(selected, engine.predictor.backend.max_detections), options
+    return padded_outputs(selected, engine.most_detections), options
 
 
 def output_shapes(most: int) -> dict[str, tuple[int, ...]]:
@@ -438,8 +470,10 @@ def padded_outputs(results: Sequence[ImageDetections], most: int) -> Outputs:
 
     With K = `most`: `detection_boxes` `[B, K, 4]`, normalised to the image; `detection_classes`
     `[B, K]`, label map ids, 1 after the last detection; `detection_scores` `[B, K]`;
-    `num_detections` `[B]`.
+    `num_detections` `[B]`. A K of -1 is the most that an image of these has.
     """
+    if most < 0:
+        most = max((len(detections.scores) for detections, _ in results), default=0)
     shapes = output_shapes(most)
     outputs = {name: np.zeros((len(results), *shapes[name]), np.float32) for name in OUTPUTS}
     outputs["detection_classes"][:] = 1

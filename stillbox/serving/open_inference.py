@@ -70,7 +70,7 @@ async def _model_ready(request: Request) -> Response:
 async def _model(request: Request) -> Response:
     check_model(request)
     engine = engine_of(request)
-    shapes = output_shapes(engine.predictor.backend.max_detections)
+    shapes = output_shapes(engine.most_detections)
     return AsciiJson(
         {
             "name": engine.settings.name,

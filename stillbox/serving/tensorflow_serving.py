@@ -51,7 +51,7 @@ async def _status(request: Request) -> Response:
 async def _metadata(request: Request) -> Response:
     _check_model(request)
     engine = engine_of(request)
-    settings, shapes = engine.settings, output_shapes(engine.predictor.backend.max_detections)
+    settings, shapes = engine.settings, output_shapes(engine.most_detections)
     signature = {
         "inputs": {INPUT: _tensor("DT_UINT8", (-1, -1, 3), f"{SIGNATURE}_{INPUT}:0")},
         "outputs": {

@@ -22,7 +22,7 @@ async def _config(request: Request) -> Response:
     """The configuration of the model: either input, the dimensions of a batch of any size."""
     check_model(request)
     engine = engine_of(request)
-    shapes = output_shapes(engine.predictor.backend.max_detections)
+    shapes = output_shapes(engine.most_detections)
     return AsciiJson(
         {
             "name": engine.settings.name,

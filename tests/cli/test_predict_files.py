@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stillbox.evaluation.tiling import Tiling
 from stillbox.predicting import detections
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
@@ -30,9 +31,7 @@ def backend(monkeypatch):
     backend = Blobs()
     monkeypatch.setattr(
         "stillbox.api.load",
-        lambda *words, batch_size, tiling, **others: Predictor(
-            backend, batch_size=batch_size, tiling=tiling
-        ),
+        lambda *words, batch_size, **others: Predictor(backend, batch_size=batch_size),
     )
     return backend
 
@@ -142,6 +141,22 @@ def test_tiles(stillbox, here, backend):
         boxes = sorted(tuple(detection["box"].values()) for detection in entry["detections"])
         assert boxes == [(100, 100, 110, 110), (190, 50, 210, 390)]
     assert {len(batch) for batch in backend.batches} == {8}
+
+
+def test_a_model_with_tiles_of_its_own_is_asked_in_them(stillbox, here, backend):
+    Image.fromarray(scene((100, 100, 110, 110), (190, 50, 210, 390))).save("large.png")
+    backend.tiling = Tiling(tile=200, overlap=0.25, full_image=False)
+    for number, (more, sizes) in enumerate(
+        (
+            ([], [(200, 200)] * 6),
+            (["--tile", 300], [(300, 300)] * 2),
+            (["--overlap", "0"], [(200, 200)] * 4),
+            (["--no-tiles"], [(300, 400)]),
+        )
+    ):
+        backend.batches.clear()
+        stillbox("predict", "model", "large.png", "--output", f"results{number}", *more).ended()
+        assert [size for batch in backend.batches for size in batch] == sizes
 
 
 def test_a_video_becomes_a_video_and_lines(stillbox, here):
@@ -259,6 +274,7 @@ def test_a_signal_leaves_the_images_that_are_done(stillbox, photos, backend, mon
         (["photos", "--tile", "64", "--overlap", "nan"], "--overlap: 'nan' is no finite number"),
         (["photos", "--overlap", "0.3"], "--overlap: there are no tiles without --tile"),
         (["photos", "--tiles-only"], "--tiles-only: there are no tiles without --tile"),
+        (["photos", "--tile", "64", "--no-tiles"], "--no-tiles: not allowed with argument --tile"),
         (["photos", "--frame-stride", "0"], "--frame-stride: frames are counted from 1"),
         ([], "no image is named"),
         (["webcam:front"], "'front' is no number of a camera"),
