@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.export import default_export_platform
@@ -17,6 +17,7 @@ from stillbox.checkpoints.files import Checksums
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
+from stillbox.experiment import schema
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.values import section_to_plain
 from stillbox.experiment.yaml_config import to_yaml
@@ -134,10 +135,26 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
         input_size=program.input_size,
         resizer=section_to_plain(resizer),
         source=program.model.source,
+        tiles=_tiles(program.model.experiment.data.tiles),
         needs=written.needs,
         known_bad=written.known_bad,
         written_with={"stillbox": __version__, **written.written_with},
     )
+
+
+_CLIENT = (
+    "Each tile is an input image of its own: resize it as a whole image. Along a side of n pixels "
+    "lie 1 + ceil((n - side) / (side - ceil(side * overlap))) tiles at equal distances, the first "
+    "at 0, the last at the end; a side of n < side pixels has one tile, of n pixels. "
+    "Add the corner of its tile to each box. Of boxes of one class from different tiles that "
+    "overlap by more than 0.5, compared inside the part that both tiles show, keep the best. "
+    "stillbox predict and stillbox serve do all this with the folder of the export."
+)
+
+
+def _tiles(tiles: schema.Tiles | None) -> dict[str, Any]:
+    """Returns the manifest's entry about tiles; empty: images are whole."""
+    return {} if tiles is None else {**section_to_plain(tiles), "client": _CLIENT}
 
 
 def _verify(

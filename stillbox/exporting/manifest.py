@@ -50,6 +50,9 @@ class Manifest(Written):
     resizer: dict[str, Any]
     """The resizer that makes the network input, inside the artefact or before it."""
     source: str
+    tiles: dict[str, Any] = field(default_factory=dict)
+    """The tiles that images are cut into before the artefact, with what a program that runs it has
+    to do; empty: images are whole."""
     verified: dict[str, Any] = field(default_factory=dict)
     """Largest differences to the checkpoint in boxes (pixels) and scores, and whether all of the
     artefact was compared."""
@@ -60,6 +63,8 @@ class Manifest(Written):
     def write(self, folder: Path) -> None:
         """Writes the manifest into an artefact's folder, with checksums of all that lies there."""
         content = {"version": _VERSION, **asdict(replace(self, checksums=None))}
+        if not self.tiles:
+            del content["tiles"]
         content["checksums"] = Checksums.of_folder(folder, MANIFEST).to_json()
         write_whole(folder / MANIFEST, write_manifest(content))
 
@@ -83,6 +88,7 @@ class Manifest(Written):
             raise _Field("checksums", folder).refusal("what its version has")
         checksums = Checksums.parse(content.pop("checksums", None), folder, MANIFEST)
         settings = _settings(content.pop("settings", None), str(folder / MANIFEST))
+        content.setdefault("tiles", {})
         if wrong := sorted(content.keys() ^ _READERS.keys()):
             raise _Field(wrong[0], folder).refusal("present where it should be")
         values = {
@@ -149,6 +155,7 @@ _READERS: Mapping[str, Callable[[_Field, object], Any]] = {
     "input_size": _Field.size,
     "resizer": _Field.section,
     "source": _Field.text,
+    "tiles": _Field.section,
     "verified": _Field.section,
 }
 
