@@ -326,7 +326,7 @@ def evaluate(
         say(f"{name}: scoring {count_text(min(limit, images), 'image')}")
         result = score(dataset, progress)
         page = _write_report(result, experiment, dataset, folder, name, directory, url, say)
-    warnings = *result.warnings, *dataset.source.problems.lines()
+    warnings = *result.unfound, *result.warnings, *dataset.source.problems.lines()
     if result.left_out:
         warnings += (f"not scored: {count_text(result.left_out, 'unusable record')}",)
     return Evaluation(

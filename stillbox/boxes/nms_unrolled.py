@@ -26,6 +26,11 @@ _FEW_CLASSES = 20
 """With more classes the search keeps marks of dropped boxes in place of changed scores."""
 
 
+def searched_anchors(max_total: int) -> int:
+    """Returns how many anchors at most are searched for the detections of an image."""
+    return max(_ANCHORS_PER_DETECTION * max_total, _LEAST_ANCHORS)
+
+
 def search_unrolled(
     boxes: BoxesOfClasses,
     visible: VisibleOfClasses,
@@ -51,7 +56,7 @@ def _search(
     limits: SearchLimits,
 ) -> tuple[Int32[Array, "K"], Float32[Array, "K"], Int32[Array, ""]]:
     anchors = scores.shape[0]
-    most = max(_ANCHORS_PER_DETECTION * limits.max_total, _LEAST_ANCHORS)
+    most = searched_anchors(limits.max_total)
     rows = jnp.arange(anchors)
     if boxes.ndim == 2 and anchors > most:
         rows = _best_rows(jnp.where(visible, scores.max(axis=-1), -jnp.inf), most)

@@ -13,12 +13,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.checking.data import Float32Array, TruthBoxes, spread_indices
+from stillbox.checking.data import Float32Array, TruthBoxes
 from stillbox.evaluation.results import iou_matrix
 from stillbox.experiment.schema import Anchors, MultiscaleAnchors, SsdAnchors
 from stillbox.experiment.updating import Changes
 from stillbox.experiment.values import differences
 from stillbox.models.anchors import anchors_per_location, build_anchors
+from stillbox.records.source import spread_indices
 
 Float64Array = NDArray[np.float64]
 Scalar = TypeVar("Scalar", bound=np.generic)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stillbox.checking.data import spread_indices
 from stillbox.errors import UserError
 from stillbox.evaluation.drawing import class_color
 from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
@@ -17,6 +16,7 @@ from stillbox.inputs.augment.autoaugment import OPERATIONS, in_bytes, operate
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.loader import sample_generator
 from stillbox.inputs.sample import Sample
+from stillbox.records.source import spread_indices
 
 _BLANK: Picture = np.full((1, 1, 3), 255, np.uint8)
 _COLUMNS = 9

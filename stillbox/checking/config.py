@@ -18,19 +18,22 @@ from stillbox.checking import advice  # noqa: F401 (registers its rules)
 from stillbox.checking.advice.files import read_label_map
 from stillbox.checking.data import DataCheck, check_records
 from stillbox.checking.findings import (
-    TOO_MANY_BOXES,
     Unbroken,
     count_severity,
     render_findings,
+    render_totals,
 )
 from stillbox.checking.memory_verdict import Machine, memory_advice
 from stillbox.errors import UserError
+from stillbox.evaluation.ground_truth import SAMPLE
+from stillbox.evaluation.limit_audit import audit_records
+from stillbox.evaluation.limits import NO_LIMITS, LimitTable, limit_lines
 from stillbox.experiment.refusals import ConfigErrors, find_refusals
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.rules import find, find_errors, find_missing
 from stillbox.experiment.rules.missing import CHECKPOINT, paths_are_real
 from stillbox.experiment.rules.rule import apply_rules
-from stillbox.experiment.schema import Augmentation, Experiment, MixingAugmentation, Records
+from stillbox.experiment.schema import Experiment, Records
 from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.findings import (
     SEVERITIES,
@@ -44,7 +47,7 @@ from stillbox.findings import (
 from stillbox.printing import count_text
 from stillbox.records.label_map import missing_label_map
 from stillbox.records.source import expand
-from stillbox.references import Parameter, Setting, Wording, python_words
+from stillbox.references import Parameter, Setting, Wording, python_words, worded
 
 RecordsToCheck = Literal["present", "all", "none"]
 
@@ -88,7 +91,6 @@ def _check(
             records.paths,
             label_map,
             use_display_name=records.use_display_name,
-            max_boxes=records.max_boxes,
             # With contiguous slots every id of the label map has its class.
             num_classes=0 if model.class_slots == "contiguous" else model.num_classes,
             sample=sample,
@@ -103,9 +105,6 @@ def _check(
         missing = missing_label_map(records.label_map)
         problem = f"there is no label map {records.label_map}"
         yield Finding("warning", f"data.{name}.label_map", problem, missing.fix or "")
-    yield from _boxes_lost(check, f"data.{name}.max_boxes")
-    if name == "train":
-        yield from _boxes_gathered(check, experiment.train.augmentations)
     problem = (
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
         f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
@@ -116,44 +115,24 @@ def _check(
 
 def _problems(check: DataCheck, path: str) -> Findings:
     for finding in check.findings:
-        # Notes do not hold for a sample of the records; lost boxes are reported by _boxes_lost.
-        if finding.severity == "note" or finding.what == TOO_MANY_BOXES:
+        # Notes do not hold for a sample of the records.
+        if finding.severity == "note":
             continue
         first = f"; first {finding.examples[0]}" if finding.examples else ""
         count = f"{finding.count:,} x " if finding.count > 1 else ""
         yield Finding(finding.severity, path, f"{count}{finding.what}{first}", finding.fix)
 
 
-def _boxes_lost(check: DataCheck, path: str) -> Findings:
-    if not check.truncated_boxes:
-        return
-    share = 100 * check.truncated_boxes / check.boxes
-    problem = (
-        f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {check.most_boxes} "
-        f"boxes of one image: {check.truncated_boxes:,} of {check.boxes:,} boxes ({share:.2g} %) "
-        "are lost"
-    )
-    yield Finding("warning", path, problem, f"{Setting(path, check.most_boxes)}")
+@dataclass(frozen=True)
+class LimitFinding(Finding):
+    """A limit that costs objects: a row of the table of limits."""
 
 
-def images_combined(augmentations: Sequence[Augmentation]) -> int:
-    """Returns the most images that augmentations make one of."""
-    return 1 + sum(step.others for step in augmentations if isinstance(step, MixingAugmentation))
-
-
-def _boxes_gathered(check: DataCheck, augmentations: Sequence[Augmentation]) -> Findings:
-    """Yields a warning if the boxes of the images that are combined are too many on average."""
-    images = images_combined(augmentations)
-    boxes = images * check.boxes / max(check.records, 1)
-    if images == 1 or boxes <= check.max_boxes:
-        return
-    problem = (
-        f"max_boxes (max_number_of_boxes) {check.max_boxes} is less than the {boxes:.0f} boxes "
-        f"that {images} images have on average, which the augmentations combine: those of the "
-        "last ones are lost"
-    )
-    path = "data.train.max_boxes"
-    yield Finding("warning", path, problem, f"{Setting(path, images * check.most_boxes)}")
+def _limit_findings(limits: LimitTable) -> Findings:
+    for row in limits.costly:
+        # Without a field there is nothing to change.
+        severity: Severity = "warning" if row.path else "note"
+        yield LimitFinding(severity, row.path, row.sentence(), row.remedy)
 
 
 _NOTES_SHOWN = 4
@@ -168,6 +147,8 @@ class ConfigCheck:
     """The file of the config."""
     findings: tuple[Finding, ...]
     """With their origins; errors first, then warnings, then notes."""
+    limits: LimitTable = NO_LIMITS
+    """Fixed numbers of the program beside the records; those that cost objects are findings too."""
 
     def with_findings(self, others: Iterable[Finding], origins: Origins) -> "ConfigCheck":
         """Returns the check with findings of another kind of check."""
@@ -181,15 +162,17 @@ class ConfigCheck:
     def to_dict(self) -> dict[str, object]:
         """Returns plain values, for JSON."""
         counts = {f"{severity}s": self.count(severity) for severity in SEVERITIES}
-        return {**counts, **asdict(self)}
+        return {**counts, **asdict(self), "limits": self.limits.to_dict()}
 
     def render(self, *, all_notes: bool = False, wording: Wording = python_words) -> RenderableType:
         """Returns what a terminal shows: one screen, unless all notes are wanted."""
         most_notes = None if all_notes else _NOTES_SHOWN
-        shown = render_findings(
-            self.findings, source=self.source, most_notes=most_notes, wording=wording
-        )
-        return Group(Unbroken(Text(self.source)), shown)
+        listed = [each for each in self.findings if not isinstance(each, LimitFinding)]
+        shown = render_findings(listed, source=self.source, most_notes=most_notes, wording=wording)
+        lines = (worded(line, wording) for line in limit_lines(self.limits))
+        table = [Unbroken(Text(line.lstrip()), len(line) - len(line.lstrip())) for line in lines]
+        totals = render_totals(self.findings)
+        return Group(Unbroken(Text(self.source)), shown, *table, totals)
 
 
 def check_config(
@@ -237,12 +220,15 @@ def check_experiment(
         *(apply_rules(experiment, "checking", read.origins) if sound else ()),
         *records_findings(experiment, records, on_record),
     ]
+    limits = NO_LIMITS
+    if sound and records != "none":
+        limits = audit_records(experiment, limit=0 if records == "all" else SAMPLE)
     findings = [
-        *(with_origin(finding, read.origins) for finding in unsorted),
+        *(with_origin(finding, read.origins) for finding in (*unsorted, *_limit_findings(limits))),
         *(_of_reader(text, "warning", read.source) for text in read.warnings),
         *(_of_reader(text, "note", read.source) for text in read.notes),
     ]
-    return ConfigCheck(read.source, tuple(by_severity(dict.fromkeys(findings))))
+    return ConfigCheck(read.source, tuple(by_severity(dict.fromkeys(findings))), limits)
 
 
 def _refusals(refusals: ConfigErrors, config: str | Path) -> Findings:

@@ -1,8 +1,8 @@
 """Checks a set of records before training, and reads its boxes as the network input has them.
 
 A check reads the whole set and decodes every image. It finds, for example, classes missing in the
-label map, ids above the number of classes, more boxes than a batch has room for, files without
-records, unusable boxes, boxes in another unit, and images that occur twice.
+label map, ids above the number of classes, files without records, unusable boxes, boxes in another
+unit, and images that occur twice.
 """
 
 import zlib
@@ -21,6 +21,7 @@ from stillbox.checking.findings import (
     count_severity,
     finding_of,
     render_findings,
+    render_totals,
 )
 from stillbox.experiment.schema import FixedShapeResizer, Resizer
 from stillbox.findings import SEVERITIES, Severity, by_severity
@@ -31,7 +32,7 @@ from stillbox.records.image_files import ImageInfo, inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
-from stillbox.records.source import ExampleSource
+from stillbox.records.source import ExampleSource, spread_indices
 from stillbox.records.tfrecord import crc32c
 from stillbox.references import Wording, python_words
 
@@ -48,12 +49,8 @@ class DataCheck:
     """Records that were checked."""
     boxes: int
     """Boxes that can be used."""
-    max_boxes: int
-    """Room for boxes in a batch."""
     most_boxes: int
     """Most boxes in one image."""
-    truncated_boxes: int
-    """Boxes beyond `max_boxes` of their image."""
     images: int
     """Images that were decoded."""
     classes: int
@@ -74,12 +71,9 @@ class DataCheck:
 
     def summary(self) -> list[str]:
         """Returns the result in sentences, one a line."""
-        share = 100 * self.truncated_boxes / max(1, self.boxes)
         return [
             f"{count_text(self.records, 'record')} with {count_text(self.boxes, 'usable box')}, at "
             f"most {self.most_boxes} in an image.",
-            f"With room for {count_text(self.max_boxes, 'box')}, {self.truncated_boxes:,} "
-            f"({share:.2f} %) are cut off.",
             f"Looked at: {count_text(self.images, 'image')}, decoded whole; each box in pixels of "
             f"its image; {count_text(self.classes, 'class')}; boxes and images that occur twice, "
             f"in {count_text(len(self.sets), 'set')} ({_listed(self.sets)}).",
@@ -113,7 +107,8 @@ class DataCheck:
 
     def render(self, wording: Wording = python_words) -> RenderableType:
         """Returns the findings as a terminal shows them."""
-        return render_findings(self.findings, wording=wording)
+        listed = render_findings(self.findings, wording=wording)
+        return Group(listed, render_totals(self.findings))
 
     def render_summary(self) -> RenderableType:
         """Returns the result as a terminal shows it."""
@@ -125,7 +120,6 @@ def check_records(
     label_map: LabelMap | None = None,
     *,
     use_display_name: bool = False,
-    max_boxes: int = 100,
     num_classes: int = 0,
     workers: int = 0,
     sample: int = 0,
@@ -135,7 +129,6 @@ def check_records(
 
     Args:
         use_display_name: match class texts against display names.
-        max_boxes: room for boxes in a batch; boxes beyond it are counted.
         num_classes: greatest id that the model has a class for; 0: not known.
         workers: threads; 0: one for each core, at most 8.
         sample: most records to check, spread over the set; 0: all.
@@ -147,7 +140,7 @@ def check_records(
     source = ExampleSource(
         paths, label_map, use_display_name=use_display_name, bad_records="drop", bad_boxes="fix"
     )
-    tally = Tally(source, label_map, max_boxes, num_classes)
+    tally = Tally(source, label_map, num_classes)
     # Records are read in order and decoded on threads, so the examples are the first cases.
     indices = spread_indices(len(source), sample)
     examples = ((index, source.example(index)) for index in indices)
@@ -162,20 +155,12 @@ def check_records(
         total=len(source),
         records=len(indices),
         boxes=tally.boxes,
-        max_boxes=max_boxes,
         most_boxes=tally.most_boxes,
-        truncated_boxes=tally.truncated,
         images=tally.images,
         classes=len(tally.class_boxes),
         sets=source.sets,
         findings=tuple(by_severity(sorted(findings, key=lambda finding: -finding.count))),
     )
-
-
-def spread_indices(count: int, limit: int) -> list[int]:
-    """Returns the indices of at most `limit` of `count` records, spread evenly; 0: of all."""
-    places = np.linspace(0, count - 1, min(limit or count, count))
-    return [int(place) for place in places.round()]
 
 
 def _inspect(

@@ -42,13 +42,11 @@ class Tally:
     An image costs some 300 bytes, whatever its size.
     """
 
-    def __init__(
-        self, source: ExampleSource, label_map: LabelMap | None, max_boxes: int, num_classes: int
-    ) -> None:
+    def __init__(self, source: ExampleSource, label_map: LabelMap | None, num_classes: int) -> None:
         self.source, self.label_map = source, label_map
-        self.max_boxes, self.num_classes = max_boxes, num_classes
+        self.num_classes = num_classes
         self.log = ProblemLog()
-        self.images = self.boxes = self.most_boxes = self.truncated = 0
+        self.images = self.boxes = self.most_boxes = 0
         self.class_boxes: Counter[int] = Counter()
         self._image_ids: dict[str, int] = {}
         self._first_copies: dict[int, tuple[int, int]] = {}
@@ -96,10 +94,6 @@ class Tally:
     def _add_number(self, where: str, count: int) -> None:
         self.boxes += count
         self.most_boxes = max(self.most_boxes, count)
-        if count > self.max_boxes:
-            self.truncated += count - self.max_boxes
-            used = f"{self.max_boxes} are used"
-            self.log.add(found.TOO_MANY_BOXES, where, count_text(count, "box"), action=used)
         if not count:
             self.log.add("image without a box", where, action="used as background")
 

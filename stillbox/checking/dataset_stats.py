@@ -7,14 +7,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.checking.data import spread_indices
 from stillbox.experiment.schema import Records, Tiles
 from stillbox.printing import count_text
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
-from stillbox.records.source import ExampleSource
+from stillbox.records.source import ExampleSource, spread_indices
 from stillbox.records.tile_grid import tile_windows
 
 # A class with fewer boxes has no tenth of them.

@@ -17,7 +17,6 @@ from stillbox.references import Parameter, Wording, python_words, worded
 
 _CONVERT_AGAIN = "convert the data again; data.bad_boxes=fix does the same at every start"
 _OPTIONS = "train with data.bad_records=drop, or write these records again"
-TOO_MANY_BOXES = "more boxes than a batch has room for"
 IN_FIRST_PIXEL = "box within the first pixel"
 """Never shown: what it means depends on the whole set."""
 BELOW_A_PIXEL = "box below one pixel"
@@ -46,7 +45,6 @@ _MILDER: dict[str, tuple[Severity, str]] = {
     "image id occurs twice": ("warning", "see whether an image was written twice"),
     "neither JPEG nor PNG": ("warning", "convert the images; other programs refuse them"),
     "CMYK image": ("warning", "convert the data again with `stillbox data convert`"),
-    TOO_MANY_BOXES: ("warning", "raise max_boxes (max_number_of_boxes)"),
     BELOW_A_PIXEL: ("warning", "see the unit of the coordinates, or remove such boxes"),
     MANY_WHOLE_IMAGES: ("warning", "see the unit: pixels taken for fractions are clipped to that"),
     BOX_TWICE: ("warning", "convert the data again, with each box once"),
@@ -115,7 +113,7 @@ def render_findings(
     most_notes: int | None = None,
     wording: Wording = python_words,
 ) -> RenderableType:
-    """Returns findings as a terminal shows them: place, problem, remedy; then their numbers.
+    """Returns findings as a terminal shows them: place, problem, remedy.
 
     Args:
         findings: errors first, notes last.
@@ -123,7 +121,7 @@ def render_findings(
         most_notes: notes that are shown; None: all.
         wording: how the surface names parameters and settings.
     """
-    errors, _, notes = (count_severity(findings, severity) for severity in SEVERITIES)
+    errors, notes = (count_severity(findings, severity) for severity in ("error", "note"))
     hidden = 0 if most_notes is None else max(notes - most_notes, 0)
     parts: list[RenderableType] = []
     for number, finding in enumerate(findings[: len(findings) - hidden], start=1):
@@ -133,8 +131,13 @@ def render_findings(
     if hidden:
         rest = f"... and {count_text(hidden, 'more note')}; {Parameter('notes')} shows all"
         parts.append(Text(worded(rest, wording), "dim"))
+    return Group(*parts)
+
+
+def render_totals(findings: Sequence[Finding]) -> RenderableType:
+    """Returns the numbers of errors, warnings and notes as a terminal shows them."""
     totals = (count_text(count_severity(findings, each), each) for each in SEVERITIES)
-    return Group(*parts, Text(", ".join(totals)))
+    return Text(", ".join(totals))
 
 
 def _lines(finding: Finding, source: str, mark: str, wording: Wording) -> Iterator[Text]:

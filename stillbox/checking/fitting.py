@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stillbox.checking.advice.training import settling_decays
-from stillbox.checking.config import images_combined
 from stillbox.checking.dataset_stats import DatasetStats
 from stillbox.checking.memory_verdict import Machine, fits_for_certain
 from stillbox.checking.planning_weights import first_weights, given_weights
+from stillbox.evaluation.limit_audit import images_combined
 from stillbox.experiment.resolve import Resolved, overridden, read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.run_length import with_batch
@@ -137,9 +137,13 @@ def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> Change
     """Returns the decays that let the statistics of batch norm settle in a short run."""
     changes = settling_decays(experiment)
     if changes:
-        decays = ", ".join(f"{path}={decay:g}" for path, decay in changes.items())
-        say(f"batch norm settles within the run: {decays}")
+        say(f"batch norm settles within the run: {listed(changes)}")
     return changes
+
+
+def listed(changes: Changes) -> str:
+    """Returns changes to numbers as a phrase."""
+    return ", ".join(f"{path}={value:g}" for path, value in changes.items())
 
 
 def mixed_boxes(experiment: Experiment, stats: DatasetStats) -> Changes:

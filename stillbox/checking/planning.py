@@ -18,7 +18,8 @@ from stillbox.checking.candidates import (
     recipes_alone,
 )
 from stillbox.checking.dataset_stats import DatasetStats, read_dataset_stats
-from stillbox.checking.fitting import Fitting, choose_epochs, mixed_boxes
+from stillbox.checking.fitted_limits import COCO_RULE, fitted_limits, is_fitted
+from stillbox.checking.fitting import Fitting, choose_epochs, listed, mixed_boxes
 from stillbox.checking.machine_speed import measured_speed
 from stillbox.checking.memory_verdict import Machine
 from stillbox.checking.planning_records import (
@@ -110,6 +111,10 @@ def plan_run(
         time = _time(stats, machine, cast("int | None", length), epochs, minutes)
         recipe, changes = _network(stats, time, overrides, say)
         written, chosen = read_written(recipe), merged(chosen, changes)
+    given = overridden(*written, merged(chosen, overrides)).experiment.model
+    if fitted := fitted_limits(given, stats.max_boxes, overrides):
+        say(f"room for the fullest image: {listed(fitted)}; {COCO_RULE}")
+    chosen = {**chosen, **fitted}
     if config is None or is_recipe(config):
         fitting = Fitting(overridden(*written, chosen), overrides, stats, machine, say)
         return fitting.plan(steps, epochs)
@@ -216,7 +221,7 @@ def _refuse_other_model(
     changes = [
         f"model.{path}: {before!r} -> {now!r}"
         for path, before, now in differences(stored.model, given.model)
-        if not path.endswith("batch_norm.decay")
+        if not path.endswith("batch_norm.decay") and not is_fitted(path)
     ]
     if changes:
         lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)

@@ -215,7 +215,6 @@ def _describe(name: str, about: str) -> str:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_records(parser)
-    add_count(parser, "--max-boxes", 100, "most boxes of an image in a batch")
     add_count(parser, "--num-classes", 0, "classes of the model; 0: not checked")
     about = "write a page with the findings and with images and their boxes as stored"
     parser.add_argument("--page", type=Path, metavar="FILE", help=about)
@@ -248,7 +247,6 @@ def run_check(args: argparse.Namespace) -> int:
             args.records,
             label_map,
             use_display_name=args.use_display_name,
-            max_boxes=args.max_boxes,
             num_classes=args.num_classes,
             workers=args.workers,
             on_record=progress,

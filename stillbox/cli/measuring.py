@@ -50,6 +50,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 
     from stillbox.api import evaluate
     from stillbox.checkpoints.packed import results_folder
+    from stillbox.evaluation.limits import limit_lines
     from stillbox.evaluation.scores import scores_table, threshold_text
 
     results = results_folder(arguments.config, arguments.weights) or Path()
@@ -73,6 +74,8 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
         all_metrics=settings.all_metrics_per_category,
     )
     print(table)
+    for line in limit_lines(scored.result.limits):
+        print(line)
     best = threshold_text(scored.result.analysis.overall)
     folder = scored.report.parent
     print(f"{best}; of each class: {folder}/report.json and csv/classes.csv")

@@ -274,20 +274,21 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
     Notes come from the reader. They are printed before the directory has a run, and for the
     experiment of the directory itself: some of its settings are not taken.
     """
-    from stillbox.checking.config import check_experiment
+    from stillbox.checking.config import LimitFinding, check_experiment
     from stillbox.checkpoints.checkpoint import EXPERIMENT
     from stillbox.checkpoints.model_directory import is_model_directory
+    from stillbox.evaluation.limits import limit_lines
 
     # A disk may not answer.
     with announcing(lambda: "checking the experiment and its records"):
-        findings = check_experiment(resolved, memory=False).findings
+        check = check_experiment(resolved, memory=False)
     stored = str(model_directory / EXPERIMENT)
     worst, others = list[str](), list(resolved.warnings)
-    for finding in findings:
+    for finding in check.findings:
         text = f"{finding.origin}: {finding.what}"
         # What the reader warns of is among the findings too.
         known = {text, text.removeprefix(f"{resolved.source}: ")} & {*resolved.warnings}
-        if finding.severity != "note" and not known:
+        if finding.severity != "note" and not known and not isinstance(finding, LimitFinding):
             place = worst if finding.severity == "error" else others
             place.append(finding.describe({}))
     show_remarks(
@@ -296,6 +297,8 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
         notes=resolved.source == stored or not is_model_directory(model_directory),
         also_in=stored,
     )
+    for line in limit_lines(check.limits):
+        say(line)
 
 
 def score_checkpoints(

@@ -25,12 +25,11 @@ from stillbox.evaluation.results import (
     ImageResult,
     ImageTruth,
     SetCounts,
-    boxes_beyond,
     class_keys,
     number_images,
 )
 from stillbox.numerals import digits, whole
-from stillbox.printing import count_text, json_text
+from stillbox.printing import json_text
 from stillbox.records.foreign_files import number as parse_number
 from stillbox.records.foreign_files import read_json
 from stillbox.records.shapes import segment_box
@@ -115,19 +114,6 @@ class CocoScores(SetCounts):
     recalls: FloatArray
     """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
     crowds: int
-    beyond_limit: tuple[int, int]
-    """Images with more than `MOST_SCORED` boxes of a class, and their boxes beyond them."""
-
-    def warnings(self) -> list[str]:
-        """Returns what lowers the numbers whatever the detector finds."""
-        images, boxes = self.beyond_limit
-        have = f"{count_text(images, 'image')} {'has' if images == 1 else 'have'}"
-        sentence = (
-            f"{have} more than {MOST_SCORED} boxes of one class, {boxes:,} in excess: COCO scores "
-            f"at most {MOST_SCORED} detections of a class in an image, so recall and AP stay below "
-            "1"
-        )
-        return [sentence] if images else []
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""
@@ -167,7 +153,6 @@ def score_coco(
         images=len(truths),
         truths=len(expected["annotations"]) - crowds,
         crowds=crowds,
-        beyond_limit=boxes_beyond(truths, per_class=MOST_SCORED),
         detections=len(known),
         foreign_detections=len(rows) - len(known),
     )

@@ -12,6 +12,7 @@ from stillbox.boxes.structures import Batch, Detections
 from stillbox.devices.job import gather_rows, to_host
 from stillbox.evaluation.analysis import Analysis, analyse
 from stillbox.evaluation.ground_truth import Annotations, TruthSource, check_agreement, read_truths
+from stillbox.evaluation.limits import NO_LIMITS, LimitTable
 from stillbox.evaluation.results import ImageResult, ImageTruth, RawDetections
 from stillbox.evaluation.scores import Scores, score
 from stillbox.evaluation.views import Views
@@ -64,6 +65,10 @@ class EvaluationResult:
     timings: Timings
     class_names: Mapping[int, str]
     """Label map id -> name."""
+    limits: LimitTable = NO_LIMITS
+    """Limits of the program beside the scored images."""
+    unfound: tuple[str, ...] = ()
+    """What is likely the reason for each class with an AP of 0, one sentence a class."""
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -138,7 +143,7 @@ def evaluate(
         truths=scored[0],
         results=scored[1],
         left_out=len(records) - len(results),
-        warnings=(*warnings, *(scores.coco.warnings() if scores.coco else ())),
+        warnings=warnings,
         timings=timings,
         class_names=class_names,
     )

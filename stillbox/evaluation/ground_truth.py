@@ -10,17 +10,19 @@ without an error. One message lists all differences.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from stillbox.errors import UserError
 from stillbox.evaluation.coco import by_record
 from stillbox.evaluation.results import ImageTruth
+from stillbox.experiment import schema
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import stored_size
-from stillbox.records.label_map import ClassSlots
+from stillbox.records.label_map import ClassSlots, LabelMap
+from stillbox.records.source import ExampleSource, spread_indices
 from stillbox.references import Setting
 
 _SHOWN = 5
@@ -239,3 +241,34 @@ def truth_of(example: Example) -> ImageTruth:
         is_difficult=example.difficult,
         area=example.area.astype(np.float64),
     )
+
+
+SAMPLE = 2000
+"""Records that are read of a set, unless all are asked for."""
+
+
+class SampledTruths(NamedTuple):
+    """The ground truth of some records of a set, spread over it."""
+
+    truths: tuple[ImageTruth, ...]
+    class_names: Mapping[int, str]
+    """Label map id -> name; empty: there is no label map."""
+    read: int
+    """Records that were read, those without a usable image too."""
+    total: int
+    """Records of the set."""
+
+
+def read_sample(records: schema.Records, limit: int = SAMPLE) -> SampledTruths:
+    """Reads the boxes of at most `limit` records, 0: of all; no image is decoded.
+
+    Raises:
+        UserError: there are no records, or the label map cannot be read.
+    """
+    label_map = LabelMap.from_file(records.label_map) if records.label_map else None
+    source = ExampleSource(
+        records.paths, label_map, use_display_name=records.use_display_name, bad_records="drop"
+    )
+    indices = spread_indices(len(source), limit)
+    truths = tuple(read_truths(source, indices).values())
+    return SampledTruths(truths, label_map.names if label_map else {}, len(indices), len(source))

@@ -23,6 +23,7 @@ from stillbox.evaluation.html_page import (
     section,
     table,
 )
+from stillbox.evaluation.limits import NO_LIMITS, LimitTable, limit_section
 from stillbox.evaluation.pictures import Mark, Picture, beside, draw_marks, panels_svg, save_picture
 from stillbox.evaluation.runtimes import RuntimeTable, runtime_section
 from stillbox.evaluation.scores import OPEN_IMAGES_MEANINGS, VOC_MEANINGS, Scores
@@ -84,6 +85,8 @@ class Report:
     timings: Mapping[str, str] = field(default_factory=dict)
     """Durations, with units."""
     warnings: Sequence[str] = ()
+    limits: LimitTable = NO_LIMITS
+    """Limits of the program beside the scored images."""
     runtimes: RuntimeTable | None = None
     """What `stillbox benchmark` has measured, if anything."""
     data_page: str = ""
@@ -260,6 +263,7 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
     sections = [
         _cards(scores, analysis),
         section("Worth knowing", _warnings(report.warnings)),
+        limit_section(report.limits),
         section("Mistakes", _mistakes(report)),
         section(
             "Classes",

@@ -174,26 +174,6 @@ def number_images(
     return numbers
 
 
-def boxes_beyond(
-    truths: Sequence[ImageTruth], *, per_class: int, in_all: int | None = None
-) -> tuple[int, int]:
-    """Returns the images with more boxes than a detector may find, and its boxes too many.
-
-    Args:
-        truths: their crowds do not count.
-        per_class: most detections of a class in an image.
-        in_all: most detections in an image; None: no limit.
-    """
-    images = boxes = 0
-    for truth in truths:
-        _, counts = np.unique(truth.class_ids[~truth.is_crowd], return_counts=True)
-        findable = int(np.minimum(counts, per_class).sum())
-        beyond = int(counts.sum()) - min(findable, in_all or findable)
-        images += beyond > 0
-        boxes += beyond
-    return images, boxes
-
-
 def class_keys(class_names: Mapping[int, str]) -> dict[int, str]:
     """Returns a unique name by label map id; ids ascend."""
     shared = Counter(class_names.values())

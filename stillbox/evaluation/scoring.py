@@ -25,11 +25,12 @@ from stillbox.evaluation.gallery import (
 )
 from stillbox.evaluation.ground_truth import check_agreement, read_annotations, read_truths
 from stillbox.evaluation.history import History
+from stillbox.evaluation.limit_audit import audit
 from stillbox.evaluation.program import BoundDetect, score_batch_size
 from stillbox.evaluation.report import REPORT, REPORT_NAMES, Report, write_report
-from stillbox.evaluation.results import ImageTruth, boxes_beyond
 from stillbox.evaluation.runtimes import RuntimeTable
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
+from stillbox.evaluation.unfound import unfound_classes
 from stillbox.evaluation.voc import VocRules
 from stillbox.experiment import schema
 from stillbox.experiment.values import differences
@@ -43,7 +44,7 @@ from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
 from stillbox.records.foreign_files import read_json
 from stillbox.records.label_map import ClassSlots, LabelMap, assign_slots
-from stillbox.references import Parameter, Setting
+from stillbox.references import Parameter, Setting, worded
 
 _METRICS, _DETECTIONS = "metrics.json", "detections.json"
 # Reading the ids of all records takes as long as reading all images.
@@ -130,10 +131,9 @@ def score_dataset(
             watched,
             observer.mark(stalls.over(loader, f"the next batch, from {dataset.source.where}")),
             loader.records,
-            settings,
+            experiment,
             dataset,
             slots=slots,
-            nms=experiment.model.nms,
             progress=progress,
         )
 
@@ -164,20 +164,18 @@ def score_batches(
     detect: Callable[[Batch], Detections],
     batches: Iterable[Batch],
     records: Sequence[int],
-    settings: schema.Evaluation,
+    experiment: schema.Experiment,
     dataset: Dataset,
     *,
     slots: ClassSlots,
-    nms: schema.Nms | None = None,
     progress: ImageProgress | None = None,
 ) -> EvaluationResult:
     """Scores the detections in the batches of an evaluation set; see `evaluate`.
 
-    `nms` is the suppression that they come from, if it is known.
-
     Raises:
         UserError: label map, model and annotations disagree, or there is no image.
     """
+    settings = experiment.evaluation
     result = evaluate(
         detect,
         batches,
@@ -191,22 +189,13 @@ def score_batches(
         tiles=dataset.tiles,
         progress=progress,
     )
-    cut = (*cut_short(settings, dataset), *_suppressed(result.truths, nms))
-    return dataclasses.replace(result, warnings=(*result.warnings, *cut))
-
-
-def _suppressed(truths: Sequence[ImageTruth], nms: schema.Nms | None) -> tuple[str, ...]:
-    """Returns a warning if images have more boxes than suppression keeps."""
-    if nms is None:
-        return ()
-    per_class = nms.max_total if nms.class_agnostic else nms.max_per_class
-    images, boxes = boxes_beyond(truths, per_class=per_class, in_all=nms.max_total)
-    if not images:
-        return ()
-    return (
-        f"{count_text(images, 'image')} with more boxes than suppression keeps (max_per_class "
-        f"{per_class}, max_total {nms.max_total}): {count_text(boxes, 'box')} cannot be found; "
-        "raise the limits in the model's postprocessing.nms",
+    total, names = len(dataset), dataset.class_names
+    limits = audit(experiment, result.truths, names, split="evaluation", total=total)
+    return dataclasses.replace(
+        result,
+        limits=limits,
+        unfound=tuple(unfound_classes(experiment, result.scores, result.truths, limits)),
+        warnings=(*result.warnings, *cut_short(settings, dataset)),
     )
 
 
@@ -318,6 +307,8 @@ def write_evaluation(
         "weights": source,
         "images": len(result.truths),
         "summary": scores.summary,
+        "limits": result.limits.to_dict(),
+        "unfound": [worded(sentence) for sentence in result.unfound],
         "per_class": {name: scores.class_numbers(name, all_metrics=all_metrics) for name in names},
         "object_detection_api": scores.original_names(
             per_category=settings.per_category, all_metrics=all_metrics
@@ -344,7 +335,8 @@ def write_evaluation(
             "scoring": f"{timings.scoring:.1f} s",
             "speed": f"{timings.images_per_second:.1f} images/s",
         },
-        warnings=result.warnings,
+        warnings=(*result.unfound, *result.warnings),
+        limits=result.limits,
         runtimes=runtimes,
         data_page=_data_page(experiment.data.train, directory),
     )

@@ -13,10 +13,13 @@ import numpy as np
 from jax.export import default_export_platform
 
 from stillbox import __version__
+from stillbox.boxes.nms_unrolled import searched_anchors
 from stillbox.checkpoints.files import Checksums
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.devices.announcing import announcing_alone
 from stillbox.errors import UserError
+from stillbox.evaluation.limit_audit import audit_records
+from stillbox.evaluation.limits import LimitTable, limit_lines
 from stillbox.experiment import schema
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.values import section_to_plain
@@ -43,6 +46,7 @@ _PARTLY = (
     "comparing its program and weights with the checkpoint; its runtime is not installed, which "
     "alone could run its decoding and resizing"
 )
+_NOT_COMPARED = "the limits of an image are not compared: the records of the model are not here"
 _BLANK = ((64, 64), 0), ((300, 200), 128)
 
 
@@ -84,6 +88,8 @@ def export_model(
     program = ExportProgram(model, settings)
     _check_platforms(settings)
     images = _fitting(images, program, say)
+    for line in limit_lines(limits_of(program)) or (_NOT_COMPARED,):
+        say(line)
     write = find_writer(settings.format)
     written_before = partial(Checksums.written, manifest=MANIFEST)
     check = partial(check_free, output, overwrite=overwrite)
@@ -107,6 +113,17 @@ def export_model(
         )
         manifest.write(folder)
     return Exported(output, manifest, verified)
+
+
+def limits_of(program: ExportProgram) -> LimitTable:
+    """Compares an artefact with the data of its model, if these are here."""
+    experiment, settings = program.model.experiment, program.settings
+    model, searched = program.description, 0
+    built_in = settings.format == "tflite" and settings.postprocess == "built_in"
+    if built_in and model.nms is not None:
+        searched = searched_anchors(model.nms.max_total)
+    exported = dataclasses.replace(experiment, model=model)
+    return audit_records(exported, searched_anchors=searched)
 
 
 def check_free(output: Path, *, overwrite: bool) -> None:

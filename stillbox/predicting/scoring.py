@@ -46,10 +46,9 @@ def score_backend(
         images.detect,
         images,
         records,
-        experiment.evaluation,
+        experiment,
         dataset,
         slots=dataset.slots,
-        nms=experiment.model.nms,
         progress=progress,
     )
 

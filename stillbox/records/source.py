@@ -196,6 +196,12 @@ class Report(NamedTuple):
     problems: list[Problem]
 
 
+def spread_indices(count: int, limit: int) -> list[int]:
+    """Returns the indices of at most `limit` of `count` records, spread evenly; 0: of all."""
+    places = np.linspace(0, count - 1, min(limit or count, count))
+    return [int(place) for place in places.round()]
+
+
 def _set_path(path: PurePath) -> PurePath:
     match = _OF.match(path.name)
     return (path.with_name(match["stem"]) if match else path).with_suffix("")

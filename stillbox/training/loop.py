@@ -221,6 +221,8 @@ class Run:
         if self._report is None:  # no step was left
             return Outcome(self._first, self._reason, scores, seconds=seconds)
         totals = self._report.end(self._step, seconds)
+        for sentence in self._evaluation.unfound:
+            self._open.progress.say(f"warning: {sentence}")
         return Outcome(
             step=self._step,
             reason=self._reason,

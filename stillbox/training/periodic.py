@@ -71,6 +71,8 @@ class PeriodicEvaluation:
             check_annotations(self._dataset, slots)
         self.scores: SummaryScores | None = None
         """Scores of the last evaluation; None: there was none."""
+        self.unfound: tuple[str, ...] = ()
+        """A sentence for each class that the last evaluation had no AP of."""
         self._done = 0
         self._cache_described = False
 
@@ -176,7 +178,7 @@ class PeriodicEvaluation:
         if self._dataset.cache is not None and not self._cache_described:
             progress.say(f"of the evaluation's data: {self._dataset.cache.describe()}")
             self._cache_described = True
-        self.scores = scores
+        self.scores, self.unfound = scores, result.unfound
 
     def exhausted(self, summaries: Summaries) -> str:
         """Returns why early stopping ends the run now; empty if it does not."""

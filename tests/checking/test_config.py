@@ -143,39 +143,36 @@ def test_records_that_are_present_are_checked(scenes):
     assert not any("records checked" in finding.what for finding in unread)
 
 
-def test_boxes_beyond_the_limit_are_counted(scenes):
-    check = check_config(
-        "demo_scenes", changes_of(small_overrides(scenes, "data.train.max_boxes=1"))
-    )
+def test_limits_beside_the_records_are_findings_and_one_table(scenes):
+    small = small_overrides(scenes, "data.train.max_boxes=1", "train.augmentations=[]")
+    check = check_config("demo_scenes", changes_of(small))
     (finding,) = (f for f in check.findings if f.path == "data.train.max_boxes")
-    assert finding.severity == "warning"
-    assert "boxes of one image" in finding.what
     source = ExampleSource(
         [f"{scenes}/train.record-*"], LabelMap.from_file(scenes / "label_map.pbtxt")
     )
     counts = [len(source.example(record).boxes) for record in range(10)]
     # One box of each image is kept, where there is one.
-    assert f"{sum(counts) - sum(map(bool, counts))} of {sum(counts)} boxes" in finding.what
-    assert worded(finding.fix).startswith("data.train.max_boxes=")
-
-
-def test_boxes_of_combined_images_beyond_the_limit_are_warned_about(scenes):
-    def about(*overrides):
-        check = check_config("demo_scenes", changes_of(small_overrides(scenes, *overrides)))
-        return [f for f in check.findings if f.path == "data.train.max_boxes"]
-
-    source = ExampleSource(
-        [f"{scenes}/train.record-*"], LabelMap.from_file(scenes / "label_map.pbtxt")
-    )
-    counts = [len(source.example(record).boxes) for record in range(10)]
-    steps = "train.augmentations=[mosaic, mixup]"
-    limit = f"data.train.max_boxes={max(counts)}"
-    (finding,) = about(steps, limit)
+    lost = sum(counts) - sum(map(bool, counts))
     assert finding.severity == "warning"
-    assert f"{5 * sum(counts) / 10:.0f} boxes that 5 images have on average" in finding.what
-    assert worded(finding.fix) == f"data.train.max_boxes={5 * max(counts)}"
-    assert not about(steps, worded(finding.fix))
-    assert not about("train.augmentations=[]", limit)
+    assert f"of {sum(counts)} objects {lost} " in finding.what
+    assert worded(finding.fix) == f"data.train.max_boxes={max(counts)}"
+    assert worded(finding.origin) == "data.train.max_boxes=1"
+    (row,) = check.limits.costly
+    assert (row.lost, row.needed) == (lost, max(counts))
+    text = text_of(check)
+    assert "10 of 10 images to train on, 6 of 6 images to score on" in " ".join(text.split())
+    # The remedy is in the table alone.
+    assert text.count(f"data.train.max_boxes={max(counts)}") == 1
+    assert check.to_dict()["limits"]["rows"][0]["path"] == "data.train.max_boxes"
+    mended = check_config("demo_scenes", changes_of([*small, worded(finding.fix)]))
+    assert not mended.limits.costly
+    assert "harmless: " in text_of(mended)
+
+
+def test_limits_of_absent_records_are_not_compared(config, scenes):
+    assert config().limits.rows == ()
+    unread = changes_of(small_overrides(scenes))
+    assert check_config("demo_scenes", unread, records="none").limits.rows == ()
 
 
 def test_records_with_classes_that_do_not_fit_are_errors(scenes):
@@ -220,6 +217,7 @@ def test_text_is_short_and_json_has_all_findings(config):
     assert plain["source"] == "p.config"
     assert plain["errors"] == 0
     assert plain["notes"] == sum(f["severity"] == "note" for f in plain["findings"])
+    assert plain["limits"] == {"read": [], "rows": []}
     assert plain["findings"][0].keys() == {"severity", "path", "origin", "what", "fix"}
 
 

@@ -114,14 +114,6 @@ def test_single_bad_boxes_are_warnings(check, reason):
     assert "data.bad_boxes=fix" in result.findings[0].fix
 
 
-def test_boxes_beyond_max_boxes_are_counted(check):
-    result = check(sound(0, [1] * 5), sound(1, [2] * 3), max_boxes=4)
-    assert counts_of(result) == {"more boxes than a batch has room for": 1}
-    assert (result.most_boxes, result.truncated_boxes, result.boxes) == (5, 1, 8)
-    # 1 of 8 boxes
-    assert result.summary()[1] == "With room for 4 boxes, 1 (12.50 %) are cut off."
-
-
 def test_an_image_id_of_thousands_of_digits_is_named_by_its_length(check):
     result = check(dataclasses.replace(sound(0), image_id="9" * 5_000))
     assert counts_of(result) == {"image id of very many characters": 1}

@@ -141,7 +141,7 @@ def test_an_image_in_two_sets_is_a_warning_that_names_both(check, tmp_path):
     assert example.startswith(f"{tmp_path}/val.record: record 0 (byte 0): as ")
     assert f"as {tmp_path}/train.record-00000-of-00002: record 1" in example
     assert result.sets == ("train", "val")
-    assert "in 2 sets (train, val)" in result.summary()[2]
+    assert "in 2 sets (train, val)" in result.summary()[1]
 
 
 def test_an_image_twice_in_the_shards_of_a_set_is_a_warning(check):
@@ -185,7 +185,7 @@ def test_images_that_show_next_to_nothing_are_warnings(check):
 
 def test_the_sentence_says_what_was_looked_at(check):
     result = check(sound(0), sound(1), make_example([], [], image_id="2", encoded=own_image(2)))
-    assert result.summary()[2:] == [
+    assert result.summary()[1:] == [
         "Looked at: 3 images, decoded whole; each box in pixels of its image; 2 classes; boxes and "
         "images that occur twice, in 1 set (a).",
         "The data is sound.",

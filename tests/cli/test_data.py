@@ -248,7 +248,7 @@ def test_numbers_out_of_range_are_refused(refused, settings, here):
     "words",
     [
         ("check", "a.record", "--workers", -1),
-        ("check", "a.record", "--max-boxes", -1),
+        ("check", "a.record", "--num-classes", -1),
         ("tile", "a.record", "--tile", 64, "--output", "t", "--workers", -1),
         ("convert", "a", "--output", "b", "--seed", -1),
         ("scenes", "--output", "s", "--seed", -1),

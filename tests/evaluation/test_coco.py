@@ -386,35 +386,6 @@ def test_an_image_id_is_the_same_as_text_and_as_number(tmp_path, of, spell):
     assert score_coco(truths, results, names).summary["AP"] == pytest.approx(1)
 
 
-def grid(count):
-    """Boxes of 30 x 30 pixels that do not overlap."""
-    places = np.stack(np.divmod(np.arange(count), 20), axis=1) * 50.0
-    return np.concatenate([places, places + 30], axis=1)
-
-
-def test_boxes_beyond_the_limit_of_detections_are_counted():
-    crowd = [True] * 50
-    truths = [
-        truth("1", grid(300), size=(1000, 1000)),
-        truth("2", grid(130), [1] * 101 + [2] * 29),
-        # Two classes of 100 boxes are within the limit, and so are crowds.
-        truth("3", grid(200), [1] * 100 + [2] * 100),
-        truth("4", grid(150), is_crowd=[False] * 100 + crowd),
-    ]
-    detections = [result("1", grid(300), np.linspace(1, 0.7, 300))]
-    scores = score_coco(truths, detections, NAMES)
-    assert scores.beyond_limit == (2, 201)
-    assert scores.warnings() == [
-        "2 images have more than 100 boxes of one class, 201 in excess: COCO scores at most 100 "
-        "detections of a class in an image, so recall and AP stay below 1"
-    ]
-    alone = score_coco(truths[:1], detections, {1: "cat"})
-    # 100 of 300 are found: precision is 1 at the recalls 0 to .33 of 101.
-    assert alone.summary["AP"] == pytest.approx(34 / 101)
-    assert "1 image has more" in alone.warnings()[0]
-    assert score_coco(truths[2:], [], NAMES).warnings() == []
-
-
 @needs_shared
 def test_a_dense_truth_scores_as_in_pycocotools():
     folder = SHARED / "cases" / "data" / "ev"
@@ -423,7 +394,6 @@ def test_a_dense_truth_scores_as_in_pycocotools():
     scores = score_coco(truths, results, names)
     stats, _ = reference_numbers(truths, results, names)
     assert scores.summary["AP"] == pytest.approx(stats[0]) == pytest.approx(0.337, abs=5e-4)
-    assert scores.beyond_limit == (1, 200)
     with refused("", "annotations[0]", 1, "image_id"):
         from_coco_json(folder / "truth_empty_bbox.json")
 

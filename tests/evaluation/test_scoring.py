@@ -1,12 +1,12 @@
 """The scoring of an experiment's evaluation set by its settings."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 
 from stillbox.boxes.structures import Detections
-from stillbox.evaluation.ground_truth import read_truths
 from stillbox.evaluation.history import History
 from stillbox.evaluation.scoring import score_dataset, write_evaluation
 from stillbox.evaluation.voc import VocRules
@@ -98,38 +98,16 @@ def test_a_limit_beyond_the_set_is_no_warning(opened, most):
     assert not any("max_examples" in warning for warning in warnings)
 
 
-def test_more_boxes_than_suppression_keeps_are_a_warning(opened):
+def test_limits_and_classes_without_ap_are_in_the_report(written):
     limits = "model.postprocessing.nms={max_per_class: 1, max_total: 2}"
-    settings, dataset = opened(limits)
-    truths = read_truths(dataset.source, range(len(dataset))).values()
-    kinds = [np.unique(truth.class_ids, return_counts=True)[1] for truth in truths]
-    # At most one of each class, and two in all.
-    lost = [counts.sum() - min(len(counts), 2) for counts in kinds]
-    warnings = score_dataset(perfect(dataset), settings, dataset).warnings
-    assert (
-        f"{np.count_nonzero(lost)} images with more boxes than suppression keeps (max_per_class 1, "
-        f"max_total 2): {sum(lost)} boxes cannot be found; raise the limits in the model's "
-        "postprocessing.nms"
-    ) in warnings
-    assert np.count_nonzero(lost) > 1
-    agnostic = limits.replace("2}", "2, class_agnostic: true}")
-    # Classes have no limit of their own then.
-    settings, dataset = opened(agnostic)
-    (warning,) = (
-        w for w in score_dataset(perfect(dataset), settings, dataset).warnings if "keeps" in w
-    )
-    assert f"{sum(max(counts.sum() - 2, 0) for counts in kinds)} box" in warning
-    settings, dataset = opened()
-    assert not score_dataset(perfect(dataset), settings, dataset).warnings
-
-
-def test_more_boxes_of_a_class_than_coco_scores_are_a_warning(opened, monkeypatch):
-    monkeypatch.setattr("stillbox.evaluation.coco.MOST_SCORED", 1)
-    settings, dataset = opened()
-    (warning,) = score_dataset(perfect(dataset), settings, dataset).warnings
-    assert "COCO scores at most 1 detections of a class" in warning
-    settings, dataset = opened("evaluation.metrics=[pascal_voc]", "evaluation.best_metric=VOC_mAP")
-    assert not score_dataset(perfect(dataset), settings, dataset).warnings
+    result, page, folder = written(limits)
+    metrics = read_json(folder / "metrics.json")
+    assert metrics["limits"] == json.loads(json.dumps(result.limits.to_dict()))
+    assert "model.postprocessing.nms.max_total" in [row.path for row in result.limits.costly]
+    assert "6 of 6 images to score on" in page
+    for row in result.limits.costly:
+        assert worded(row.remedy) in page
+    assert (result.unfound, metrics["unfound"]) == ((), [])
 
 
 def test_the_metrics_of_the_experiment_are_computed_and_written_down(written):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.rules.missing import CHECKPOINT, TEACHER, paths_are_real
-from stillbox.experiment.rules.rule import Remark, Remarks, Written, rule
+from stillbox.experiment.rules.rule import Remark, Remarks, rule
 from stillbox.inputs.augment.geometry import labels_without_slots
 from stillbox.printing import count_text, printable_line
 from stillbox.records.label_map import LabelMap, assign_slots, is_label_map, required_classes
@@ -161,19 +161,6 @@ def sets_differ(experiment: schema.Experiment) -> Remarks:
         problem = f"{printable_line(min(common))} is trained on and scored on"
         fix = "score on records that training does not see"
         yield Remark("data.evaluation.paths", problem, fix)
-
-
-@rule(Written, severity="note", on="checking")
-def box_limit_is_chosen(written: Written) -> Remarks:
-    """`max_boxes`, the static shape of the ground truth, is set."""
-    records, path = written.experiment.data.train, "data.train.max_boxes"
-    if records.paths and path not in written.fields:
-        problem = (
-            f"max_boxes (max_number_of_boxes) is not set: {records.max_boxes} boxes of an image "
-            "are kept"
-        )
-        fix = f"`stillbox data stats` says how many there are; {Setting(path, 'N')}"
-        yield Remark(path, problem, fix)
 
 
 def read_label_map(records: schema.Records) -> LabelMap | None:
