@@ -135,12 +135,16 @@ class DirectoryLock:
 
     The operating system releases it however the process ends.
 
+    Args:
+        directory: the folder.
+        name: of the file in it that is locked.
+
     Raises:
         UserError: another process holds it, or the name of its file is a link.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._file = open_in_place(directory / ".lock", os.O_RDWR)
+    def __init__(self, directory: Path, name: str = ".lock") -> None:
+        self._file = open_in_place(directory / name, os.O_RDWR)
         # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
         try:

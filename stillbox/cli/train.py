@@ -1,7 +1,7 @@
 """`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
-from itertools import chain, count
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from stillbox.cli.arguments import (
     parse_resources,
     say_next,
 )
+from stillbox.cli.overrides import set_words
 from stillbox.cli.running import (
     add_weights,
     fetch_weights,
@@ -51,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     about = (
         "folder of checkpoints, metrics and all other results, or a URL such as "
-        "s3://bucket/run; a run found there is resumed "
-        "(default: a new folder in runs, with the name of the data or of CONFIG)"
+        "s3://bucket/run; a run found there is resumed (default: a folder in runs with the name of "
+        "the data or of CONFIG: that of an unfinished run of the same command, or else a new one)"
     )
     parser.add_argument("--model-dir", type=Path, metavar="DIR", help=about)
     length = parser.add_mutually_exclusive_group()
@@ -83,19 +84,32 @@ def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
     engine = _engine(arguments)
     fetch_weights(arguments.weights, download=arguments.download)
-    again = list(arguments.words)
-    if arguments.model_dir is None:
-        arguments.model_dir = _new_directory(arguments)
-        # Without it the same command would begin another run.
-        again += ["--model-dir", str(arguments.model_dir)]
     try:
-        code = _run(arguments, engine)
+        code = _run(arguments, engine) if arguments.model_dir else _run_in_runs(arguments, engine)
     except KeyboardInterrupt:
-        say_next(*again)
+        say_next(*arguments.words)
         raise
     if code:
-        say_next(*again)
+        say_next(*arguments.words)
     return code
+
+
+def _run_in_runs(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
+    """Trains into a folder in `runs`."""
+    # Imported here: --help needs no jax.
+    from stillbox.cli.run_folder import run_folder
+
+    with run_folder(
+        _run_name(arguments),
+        _asked(arguments),
+        lambda folder: _is_same_data(arguments.data, folder),
+        say_aside,
+    ) as folder:
+        arguments.model_dir = folder.path
+        code = _run(arguments, engine)
+        if not code:
+            folder.note(finished=True)
+        return code
 
 
 def _run(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
@@ -155,8 +169,8 @@ def _resolve(arguments: argparse.Namespace, folder: Path) -> Resolved:
     return set_length(read, arguments.overrides, steps=arguments.steps, epochs=arguments.epochs)
 
 
-def _new_directory(arguments: argparse.Namespace) -> Path:
-    """Returns the first of `runs/NAME`, `runs/NAME-2` and so on that does not exist."""
+def _run_name(arguments: argparse.Namespace) -> str:
+    """Returns the name of the data or of CONFIG."""
     source = arguments.data or arguments.config
     if source is None:
         raise _nothing_to_train()
@@ -165,12 +179,41 @@ def _new_directory(arguments: argparse.Namespace) -> Path:
         raise UserError(problem, where="--model-dir", fix="give it to all of them")
     path = Path(source).resolve()
     path = path.parent if path.name in _DATA_FILES else path
-    name = path.name if path.is_dir() else path.stem
-    names = chain([name], (f"{name}-{number}" for number in count(2)))
-    folders = (Path("runs", name) for name in names)
-    folder = next(folder for folder in folders if not folder.exists())
-    say_aside(f"the model directory is {folder}")
-    return folder
+    return path.name if path.is_dir() else path.stem
+
+
+# Fields that say how a machine trains, and what it prints.
+_HOW = (
+    *("data.workers", "data.processes", "data.prefetch", "data.cache_images"),
+    *("train.loggers", "train.log_every", "train.summary_every"),
+)
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns what makes the command the same: all that decides on the model."""
+    from stillbox.cli.run_folder import digest_of
+
+    config, fields = arguments.config, arguments.overrides
+    return {
+        "CONFIG": config,
+        "SHA-256 of CONFIG": digest_of(config) if config else "",
+        "--data": bool(arguments.data),
+        "--weights": arguments.weights,
+        "--set": set_words({path: fields[path] for path in fields if not path.startswith(_HOW)}),
+        "--import": arguments.imports,
+        "--steps": arguments.steps,
+        "--epochs": arguments.epochs,
+    }
+
+
+def _is_same_data(data: Path | None, folder: Path) -> bool:
+    from stillbox.checking.planning_records import refuse_other_source
+
+    with suppress(UserError):
+        if data is not None:
+            refuse_other_source(data, folder)
+        return True
+    return False
 
 
 def _nothing_to_train() -> UserError:

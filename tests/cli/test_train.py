@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import re
-import shlex
 import shutil
 import signal
 import threading
@@ -498,54 +497,6 @@ def test_a_clock_that_jumps_changes_no_speed(train, tmp_path, monkeypatch):
     assert [line["step"] for line in lines] == [1, 2]
     assert all(0 < line["images_per_second"] < 1e6 for line in lines)
     assert re.search(r"step 2/2 .*  ETA 0:00:00", answer.err)
-
-
-def test_without_a_model_directory_the_run_gets_a_new_one(
-    stillbox, settings, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/demo_scenes").mkdir(parents=True)
-    _, err = stillbox("train", "demo_scenes", *settings("train.steps=1", evaluated=False)).ended()
-    assert "the model directory is runs/demo_scenes-2" in err
-    assert ModelDirectory.open("runs/demo_scenes-2").steps() == (1,)
-    # Resumed by its directory alone.
-    out, _ = stillbox("train", "--model-dir", "runs/demo_scenes-2").ended()
-    assert "nothing is left" in out
-    _, err = stillbox("train").ended(2)
-    assert "nothing says what to train" in err
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_an_interrupted_run_names_the_command_that_goes_on(
-    stillbox, settings, here, monkeypatch, given
-):
-    # Without --model-dir the same command would begin another run, in runs/demo_scenes-2.
-    words = ["demo_scenes", *settings("train.steps=4", evaluated=False)]
-    words += ["--model-dir", "own run"] if given else []
-    with monkeypatch.context() as patch:
-        send_at(patch, 1, signal.SIGINT)
-        answer = stillbox("train", *words)
-    assert answer.code == 130
-    (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]
-    again = shlex.split(line)[2:]
-    assert again[-2:] == ["--model-dir", "own run" if given else "runs/demo_scenes"]
-    assert "resuming at step 1" in stillbox(*again).ended()[1]
-    assert not (here / "runs" / "demo_scenes-2").exists()
-
-
-def test_a_run_that_ends_before_its_first_checkpoint_names_that_command_too(
-    stillbox, settings, here, monkeypatch
-):
-    def compile_slowly(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        raise AssertionError("the signal came before")
-
-    monkeypatch.setattr(preparing.Compilation, "result", compile_slowly)
-    answer = stillbox("train", "demo_scenes", *settings(evaluated=False))
-    assert answer.code == 130
-    (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]
-    assert line.startswith("next: stillbox train demo_scenes --set ")
-    assert line.endswith(" --model-dir runs/demo_scenes")
 
 
 @pytest.mark.parametrize("name", ["absent.npz", "model.ckpt", "folder/", "weights.txt"])
