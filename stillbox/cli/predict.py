@@ -169,8 +169,8 @@ def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]
     return words, [camera for _, camera in cameras if camera is not None]
 
 
-def _tiling(arguments: argparse.Namespace, own: Tiling | None) -> Tiling | None:
-    """Returns the tiles to detect in, of a model with tiles of its `own` or none."""
+def _tiling(arguments: argparse.Namespace, stored: Tiling | None) -> Tiling | None:
+    """Returns the tiles to detect in, with the `stored` ones of the model as defaults."""
     given: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("tile", "overlap", "merge")
@@ -179,9 +179,9 @@ def _tiling(arguments: argparse.Namespace, own: Tiling | None) -> Tiling | None:
     if arguments.tiles_only:
         given["full_image"] = False
     if arguments.no_tiles or not given:
-        return None if arguments.no_tiles else own
-    if own is not None:
-        return replace(own, **given)
+        return None if arguments.no_tiles else stored
+    if stored is not None:
+        return replace(stored, **given)
     if arguments.tile is None:
         option = "--tiles-only" if arguments.tiles_only else f"--{next(iter(given))}"
         problem = "there are no tiles without --tile"

@@ -25,6 +25,7 @@ from stillbox.evaluation.coco import MOST_SCORED
 from stillbox.evaluation.ground_truth import SAMPLE, read_sample
 from stillbox.evaluation.limits import NO_LIMITS, Limit, LimitTable, Size
 from stillbox.evaluation.results import ImageTruth, IntArray
+from stillbox.evaluation.views import truths_in_views
 from stillbox.experiment import schema
 from stillbox.inputs.resize import misfit, resized_size
 from stillbox.printing import count_text
@@ -55,7 +56,8 @@ def audit(
         total: images of the set; 0: as many as were read.
         searched_anchors: anchors that the suppression of an export searches; 0: all.
     """
-    data = _Set(experiment, truths, class_names)
+    whole = _Set(experiment, truths, class_names)
+    data = _Set(experiment, truths_in_views(truths, experiment.data.tiles), class_names)
     rows = [
         *(_boxes_to_train_on(data) if split == "train" else _boxes_to_score_on(data)),
         *_detections(data),
@@ -63,7 +65,7 @@ def audit(
         *_proposals(data),
         *_canvas(data),
         *_locations(data),
-        *(_scored(data) if split == "evaluation" else ()),
+        *(_scored(whole) if split == "evaluation" else ()),
     ]
     purpose = "to train on" if split == "train" else "to score on"
     read = f"{len(truths):,} of {count_text(max(total, len(truths)), 'image')} {purpose}"
@@ -73,7 +75,7 @@ def audit(
 def audit_records(
     experiment: schema.Experiment, *, limit: int = SAMPLE, searched_anchors: int = 0
 ) -> LimitTable:
-    """Compares a program with those of its own records that are here, as `audit`.
+    """Compares a program with its own records, as far as they are on this machine; see `audit`.
 
     At most `limit` records of each set are read, 0: all.
     """
@@ -112,10 +114,7 @@ class _Loss(NamedTuple):
 
 
 class _Set:
-    """The images of a set as the network sees them.
-
-    A network that sees tiles has the boxes of a tile: the place to divide `truths` is here.
-    """
+    """Images of a set: as the network sees them, or whole."""
 
     def __init__(
         self,
@@ -352,6 +351,6 @@ def _scored(data: _Set) -> Iterator[Limit]:
 def greatest_ap(recall: float) -> float:
     """Returns COCO's AP of a detector without mistakes that finds a share of the objects.
 
-    Precision is 1 at those of the 101 recalls that it reaches, and 0 at the others.
+    Precision is 1 at each of the 101 recalls that it reaches, and 0 at the others.
     """
     return float((np.linspace(0.0, 1.0, 101) <= recall).mean())

@@ -13,6 +13,7 @@ from stillbox.evaluation.ground_truth import read_sample
 from stillbox.evaluation.limits import LimitTable
 from stillbox.evaluation.results import FloatArray, ImageTruth
 from stillbox.evaluation.scores import Scores
+from stillbox.evaluation.views import truths_in_views
 from stillbox.experiment import schema
 from stillbox.printing import count_text, printable_line
 
@@ -36,6 +37,7 @@ def unfound_classes(
 
     Classes with the most objects come first, and those after the first few are counted.
     """
+    truths = truths_in_views(truths, experiment.data.tiles)
     classes = [
         (row.truths, name, row.class_id)
         for name, row in scores.first.per_class.items()

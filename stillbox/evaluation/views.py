@@ -1,13 +1,42 @@
 """From detections in the rows of batches to detections in images: whole ones, or through tiles."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from stillbox.evaluation.results import ImageResult, ImageTruth, RawDetections, not_finite
 from stillbox.evaluation.tiling import Tiling
-from stillbox.inputs.tiles import ImageTiles
+from stillbox.experiment import schema
+from stillbox.inputs.tiles import ImageTiles, windows_of
 from stillbox.printing import count_text
-from stillbox.records.tile_grid import TileWindow
+from stillbox.records.tile_grid import TileWindow, visible_boxes
+
+
+def truths_in_views(
+    truths: Sequence[ImageTruth], tiles: schema.Tiles | None
+) -> Sequence[ImageTruth]:
+    """Returns the ground truth of each image that the network sees: an image, or a tile of one."""
+    if tiles is None:
+        return truths
+    return [view for truth in truths for view in _in_tiles(truth, tiles)]
+
+
+def _in_tiles(truth: ImageTruth, tiles: schema.Tiles) -> Iterator[ImageTruth]:
+    for window in windows_of(tiles, (truth.height, truth.width)):
+        ymin, xmin, ymax, xmax = window
+        seen = visible_boxes(truth.boxes, window)
+        yield replace(
+            truth,
+            height=ymax - ymin,
+            width=xmax - xmin,
+            boxes=seen.boxes.astype(np.float64) * np.tile([ymax - ymin, xmax - xmin], 2),
+            class_ids=truth.class_ids[seen.kept],
+            is_crowd=truth.is_crowd[seen.kept],
+            is_difficult=truth.is_difficult[seen.kept],
+            area=truth.area[seen.kept],
+        )
 
 
 class Views:

@@ -59,6 +59,16 @@ def test_the_last_boxes_of_an_image_are_cut_in_training():
     assert (enough.lost, enough.classes, enough.remedy) == (0, {}, "")
 
 
+def test_tiles_have_the_objects_of_a_tile_and_cocos_rule_those_of_the_image():
+    # Rows of 20 boxes of 30 pixels, 50 pixels apart: the upper left quarter has 10 x 3 of them.
+    full = [image(1, *[1] * 120)]
+    tiles = "data.tiles={side: 500, overlap: 0}"
+    whole, cut = (audited(full, *more, split="evaluation") for more in ([], [tiles]))
+    assert row(whole, "detections").needed == 120
+    assert row(cut, "detections").needed == 60
+    assert row(cut, "COCO's of a class").lost == row(whole, "COCO's of a class").lost == 20
+
+
 def test_crowds_fill_a_row_unless_they_are_dropped():
     crowded = [image(1, 1, 1, 2, is_crowd=[True, False, False])]
     limit = row(audited(crowded, "data.train.max_boxes=2"), "boxes to train on")

@@ -130,7 +130,7 @@ EMPTY = (np.zeros((0, 4), np.float32), np.zeros(0, np.int32), np.zeros(0, np.flo
 
 @pytest.fixture
 def loader(tmp_path):
-    """The function from arguments of a loader to it; its set is that of `examples`."""
+    """The function from arguments of a loader of `examples` to the loader."""
 
     def make(**options):
         data = dataset(tmp_path, examples(), data=DATA)

@@ -10,7 +10,7 @@ OWN = Tiling(tile=90, overlap=0.3)
 
 @pytest.fixture
 def model_directory(trained):
-    """The trained model, whose experiment has tiles: scenes have 10 to 20 of them."""
+    """The trained model with tiles in its experiment, 10 to 20 for a scene."""
     path = trained / "experiment.yaml"
     for file in (path, *trained.glob("checkpoints/*/experiment.yaml")):
         text = file.read_text()
