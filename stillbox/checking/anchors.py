@@ -139,6 +139,7 @@ def examine_anchors(
     truth = read_truth(
         source,
         model.resizer,
+        tiles=experiment.data.tiles,
         limit=limit,
         ignore_crowds=records.crowds != "train",
         on_record=on_record,

@@ -93,6 +93,7 @@ def _check(
             use_display_name=records.use_display_name,
             # With contiguous slots every id of the label map has its class.
             num_classes=0 if model.class_slots == "contiguous" else model.num_classes,
+            tiles=experiment.data.tiles,
             sample=sample,
             on_record=on_record,
         )
@@ -105,6 +106,8 @@ def _check(
         missing = missing_label_map(records.label_map)
         problem = f"there is no label map {records.label_map}"
         yield Finding("warning", f"data.{name}.label_map", problem, missing.fix or "")
+    if name == "train":
+        yield from _tiles_drawn(check, experiment)
     problem = (
         f"{check.records:,} of {count_text(check.total, 'record')} checked: "
         f"{count_text(check.boxes, 'box')}, at most {check.most_boxes} in an image"
@@ -133,6 +136,29 @@ def _limit_findings(limits: LimitTable) -> Findings:
         # Without a field there is nothing to change.
         severity: Severity = "warning" if row.path else "note"
         yield LimitFinding(severity, row.path, row.sentence(), row.remedy)
+
+
+def _tiles_drawn(check: DataCheck, experiment: Experiment) -> Findings:
+    """Yields the length of an epoch of tiles, and a warning about boxes larger than a tile."""
+    tiles = experiment.data.tiles
+    if tiles is None or not check.images:
+        return
+    # Images that were not checked are assumed to be as large.
+    count = round(check.tiles * check.total / check.images)
+    steps = -(-count // experiment.train.batch_size)
+    problem = (
+        f"{count_text(check.total, 'record')} are cut into {count_text(count, 'tile')} of "
+        f"{tiles.side} pixels: {count_text(steps, 'step')} an epoch"
+    )
+    yield Finding("note", "data.tiles", problem)
+    if check.oversized and not tiles.whole_image:
+        share = 100 * check.oversized / check.boxes
+        problem = (
+            f"{check.oversized:,} of {count_text(check.boxes, 'box')} ({share:.2g} %) are longer "
+            f"than a tile of {tiles.side} pixels, and no tile shows them whole"
+        )
+        fix = f"{Setting('data.tiles.whole_image', True)}, or take larger tiles"
+        yield Finding("warning", "data.tiles.side", problem, fix)
 
 
 _NOTES_SHOWN = 4

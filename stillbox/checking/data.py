@@ -23,9 +23,10 @@ from stillbox.checking.findings import (
     render_findings,
     render_totals,
 )
-from stillbox.experiment.schema import FixedShapeResizer, Resizer
+from stillbox.experiment.schema import FixedShapeResizer, Resizer, Tiles
 from stillbox.findings import SEVERITIES, Severity, by_severity
 from stillbox.inputs.resize import misfit, resized_size
+from stillbox.inputs.tiles import windows_of
 from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import ImageInfo, inspect_image
@@ -34,6 +35,7 @@ from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource, spread_indices
 from stillbox.records.tfrecord import crc32c
+from stillbox.records.tile_grid import visible_boxes
 from stillbox.references import Wording, python_words
 
 _SETS_SHOWN = 4
@@ -50,9 +52,13 @@ class DataCheck:
     boxes: int
     """Boxes that can be used."""
     most_boxes: int
-    """Most boxes in one image."""
+    """Most boxes in one image, or in one tile."""
     images: int
     """Images that were decoded."""
+    tiles: int
+    """Tiles of these images; as many as images if they are not cut."""
+    oversized: int
+    """Boxes that fit into no tile."""
     classes: int
     """Classes with a box."""
     sets: tuple[str, ...]
@@ -121,6 +127,7 @@ def check_records(
     *,
     use_display_name: bool = False,
     num_classes: int = 0,
+    tiles: Tiles | None = None,
     workers: int = 0,
     sample: int = 0,
     on_record: Callable[[int, int], None] = lambda done, total: None,
@@ -130,6 +137,7 @@ def check_records(
     Args:
         use_display_name: match class texts against display names.
         num_classes: greatest id that the model has a class for; 0: not known.
+        tiles: what images are cut into; a batch then has room for the boxes of a tile.
         workers: threads; 0: one for each core, at most 8.
         sample: most records to check, spread over the set; 0: all.
         on_record: called after each record with the numbers of records done and in all.
@@ -140,7 +148,7 @@ def check_records(
     source = ExampleSource(
         paths, label_map, use_display_name=use_display_name, bad_records="drop", bad_boxes="fix"
     )
-    tally = Tally(source, label_map, num_classes)
+    tally = Tally(source, label_map, num_classes, tiles)
     # Records are read in order and decoded on threads, so the examples are the first cases.
     indices = spread_indices(len(source), sample)
     examples = ((index, source.example(index)) for index in indices)
@@ -157,6 +165,8 @@ def check_records(
         boxes=tally.boxes,
         most_boxes=tally.most_boxes,
         images=tally.images,
+        tiles=tally.tiles,
+        oversized=tally.oversized,
         classes=len(tally.class_boxes),
         sets=source.sets,
         findings=tuple(by_severity(sorted(findings, key=lambda finding: -finding.count))),
@@ -196,7 +206,7 @@ def coco_sizes(areas: NDArray[np.floating]) -> dict[str, NDArray[np.bool_]]:
 
 @dataclass(frozen=True)
 class TruthBoxes:
-    """N boxes of I images that count in training, before augmentation."""
+    """N boxes of I images, or tiles, that count in training, before augmentation."""
 
     boxes: Float32Array
     """`[N, 4]`, normalised to the network input, padding included."""
@@ -214,6 +224,7 @@ def read_truth(
     source: ExampleSource,
     resizer: Resizer,
     *,
+    tiles: Tiles | None = None,
     limit: int = 0,
     ignore_crowds: bool = False,
     on_record: Callable[[int, int], None] = lambda done, total: None,
@@ -221,6 +232,7 @@ def read_truth(
     """Reads boxes and resizes them as the images would be; no image is decoded.
 
     Args:
+        tiles: what images are cut into; a box is one of every tile that shows enough of it.
         limit: most records to read, spread over the set; 0: all.
         ignore_crowds: leave crowd boxes out, as `data.train.crowds` does except for `train`.
         on_record: called with the numbers of records done and in all.
@@ -228,38 +240,62 @@ def read_truth(
     indices = spread_indices(len(source), limit)
     boxes, class_ids, left_out = [np.zeros((0, 4), np.float32)], [np.zeros(0, np.int32)], 0
     lengths = []
-    results = ordered_map(lambda index: _resized(source.example(index), resizer), indices)
+    results = ordered_map(lambda index: _resized(source.example(index), resizer, tiles), indices)
     for done, result in enumerate(results, start=1):
         on_record(done, len(indices))
         if result is None:
             left_out += 1
             continue
-        example, resized = result
+        example, views = result
         counts = example.weights > 0
         if ignore_crowds:
             counts &= ~example.is_crowd
-        boxes.append(resized[counts])
-        class_ids.append(example.class_ids[counts])
-        lengths.append(int(counts.sum()))
+        for shown, resized in views:
+            boxes.append(resized[counts[shown]])
+            class_ids.append(example.class_ids[shown][counts[shown]])
+            lengths.append(len(boxes[-1]))
     starts = np.cumsum([0, *lengths])
     return TruthBoxes(
         np.concatenate(boxes), np.concatenate(class_ids), starts, len(indices), left_out
     )
 
 
-def _resized(example: Example | None, resizer: Resizer) -> tuple[Example, Float32Array] | None:
-    """Returns an example and its boxes relative to the network input; None: it is not usable."""
+_View = tuple[NDArray[np.bool_], Float32Array]
+"""Which boxes of an image are in a view, and these boxes relative to the network input."""
+
+
+def _resized(
+    example: Example | None, resizer: Resizer, tiles: Tiles | None
+) -> tuple[Example, list[_View]] | None:
+    """Returns an example with its image or its tiles; None: it is not usable."""
     if example is None:
         return None
-    if isinstance(resizer, FixedShapeResizer):
-        return example, example.boxes  # the image fills the network input
+    every = np.ones(len(example.boxes), np.bool_)
+    if tiles is None and isinstance(resizer, FixedShapeResizer):
+        return example, [(every, example.boxes)]  # the image fills the network input
     try:
         facts = inspect_image(example.encoded, whole=False)
     except BadRecordError:
         return None
     size = (facts.height, facts.width)
-    if misfit(size, resizer):
-        return None
-    # The image is in the upper left corner, the rest is padding.
+    if tiles is None:
+        return (
+            None
+            if misfit(size, resizer)
+            else (example, [(every, _placed(example.boxes, size, resizer))])
+        )
+    views = []
+    for window in windows_of(tiles, size):
+        part = (window[2] - window[0], window[3] - window[1])
+        seen = visible_boxes(example.boxes * np.array(size * 2, np.float64), window)
+        if not misfit(part, resizer):
+            views.append((seen.kept, _placed(seen.boxes, part, resizer)))
+    return example, views
+
+
+def _placed(boxes: Float32Array, size: tuple[int, int], resizer: Resizer) -> Float32Array:
+    """Returns boxes of an image, in the upper left corner of the network input; see `_View`."""
+    if isinstance(resizer, FixedShapeResizer):
+        return boxes
     share = np.divide(resized_size(size, resizer), resizer.input_size).astype(np.float32)
-    return example, example.boxes * np.tile(share, 2)
+    return boxes * np.tile(share, 2)

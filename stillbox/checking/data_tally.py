@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stillbox.checking import findings as found
+from stillbox.experiment.schema import Tiles
+from stillbox.inputs.tiles import windows_of
 from stillbox.printing import count_text
 from stillbox.records.example import CLASS_ZERO, Example, first_equal
 from stillbox.records.image_files import ImageInfo
@@ -17,6 +20,10 @@ from stillbox.records.label_map import LabelMap
 from stillbox.records.pixels import FEW_VALUES
 from stillbox.records.problems import ProblemLog
 from stillbox.records.source import ExampleSource
+from stillbox.records.tile_grid import visible_boxes
+
+Boxes = NDArray[np.float32]
+"""`[N, 4]`, normalised."""
 
 # A pixel, less the rounding of float32.
 _PIXEL = 0.99
@@ -42,11 +49,18 @@ class Tally:
     An image costs some 300 bytes, whatever its size.
     """
 
-    def __init__(self, source: ExampleSource, label_map: LabelMap | None, num_classes: int) -> None:
-        self.source, self.label_map = source, label_map
+    def __init__(
+        self,
+        source: ExampleSource,
+        label_map: LabelMap | None,
+        num_classes: int,
+        tiles: Tiles | None,
+    ) -> None:
+        self.source, self.label_map, self._tiles = source, label_map, tiles
         self.num_classes = num_classes
         self.log = ProblemLog()
         self.images = self.boxes = self.most_boxes = 0
+        self.tiles = self.oversized = 0
         self.class_boxes: Counter[int] = Counter()
         self._image_ids: dict[str, int] = {}
         self._first_copies: dict[int, tuple[int, int]] = {}
@@ -57,7 +71,8 @@ class Tally:
         self.images += 1
         self._add_image(where, (example.height, example.width), image)
         self._add_copies(index, where, example, checksum)
-        self._add_number(where, len(example.boxes))
+        self._add_number(where, self._numbers(example.boxes, (image.height, image.width)))
+        self.boxes += len(example.boxes)
         self._add_boxes(where, example, image)
         self._add_classes(where, example.class_ids.tolist())
 
@@ -91,8 +106,18 @@ class Tally:
             also = f"as {self.source.location(first)}{other}"
             self.log.add(found.IMAGE_TWICE if same_set else found.SHARED_IMAGE, where, also)
 
-    def _add_number(self, where: str, count: int) -> None:
-        self.boxes += count
+    def _numbers(self, boxes: Boxes, size: tuple[int, int]) -> list[int]:
+        """Returns the number of boxes in the image, or in each tile."""
+        if self._tiles is None:
+            return [len(boxes)]
+        pixels = boxes * np.array(size * 2, np.float64)
+        self.oversized += int(((pixels[:, 2:] - pixels[:, :2]) > self._tiles.side).any(1).sum())
+        windows = windows_of(self._tiles, size)
+        return [int(visible_boxes(pixels, window).kept.sum()) for window in windows]
+
+    def _add_number(self, where: str, counts: list[int]) -> None:
+        self.tiles += len(counts)
+        count = max(counts)
         self.most_boxes = max(self.most_boxes, count)
         if not count:
             self.log.add("image without a box", where, action="used as background")

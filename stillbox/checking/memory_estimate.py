@@ -24,6 +24,7 @@ from stillbox.devices.setup import collection_paused
 from stillbox.experiment import schema
 from stillbox.experiment.run_length import batch_norms
 from stillbox.experiment.schema import Experiment
+from stillbox.inputs.memory import MOST_RECENT
 from stillbox.lowering import lowering
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import AbstractDetector, abstract_detector
@@ -312,6 +313,9 @@ def estimate(
         # One batch is made while another one is used.
         host=Bounds(
             low=made * max(1, data.batches_ahead),
-            high=made * (1 + data.batches_ahead) + _PROCESS + data.processes * _INPUT_PROCESS,
+            high=made * (1 + data.batches_ahead)
+            + _PROCESS
+            + data.processes * _INPUT_PROCESS
+            + (0 if data.tiles is None else MOST_RECENT * max(data.processes, 1)),
         ),
     )

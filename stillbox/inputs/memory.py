@@ -13,8 +13,9 @@ _MIB = 2**20
 _RESERVED_SHARE = 0.2
 _MIN_RESERVED = 2048 * _MIB
 _MEASURE_EVERY = 64 * _MIB
-# Images that tiles are cut out of.
-_RECENT_SHARE, _MOST_RECENT = 1 / 16, 512 * _MIB
+_RECENT_SHARE = 1 / 16
+MOST_RECENT = 512 * _MIB
+"""Bytes of the images that tiles are cut out of, at most."""
 _AT_ONCE = 32
 
 
@@ -82,7 +83,7 @@ class RecentImages:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        measured = min(int(_RECENT_SHARE * available_memory()), _MOST_RECENT)
+        measured = min(int(_RECENT_SHARE * available_memory()), MOST_RECENT)
         self._limit = measured if limit is None else limit
         self._samples: OrderedDict[int, Sample] = OrderedDict()
         self._nbytes = 0

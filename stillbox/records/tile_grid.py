@@ -84,7 +84,7 @@ class VisibleBoxes(NamedTuple):
 
 
 def visible_boxes(
-    boxes: NDArray[np.float64], window: TileWindow, least: float = LEAST_VISIBLE
+    boxes: NDArray[np.floating], window: TileWindow, least: float = LEAST_VISIBLE
 ) -> VisibleBoxes:
     """Returns the boxes, `[N, 4]` in pixels of the image, with at least a share in a window."""
     ymin, xmin, ymax, xmax = window
@@ -96,6 +96,6 @@ def visible_boxes(
     return VisibleBoxes(kept, inside.astype(np.float32), shares[kept])
 
 
-def _areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+def _areas(boxes: NDArray[np.floating]) -> NDArray[np.float64]:
     sides = boxes[:, 2:] - boxes[:, :2]
     return np.asarray(sides[:, 0] * sides[:, 1])
