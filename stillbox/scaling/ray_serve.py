@@ -3,16 +3,18 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
 from stillbox.evaluation.results import NotFiniteError, RawDetections
+from stillbox.evaluation.tiling import Tiling
 from stillbox.extras import import_extra
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
+from stillbox.records.tile_grid import TileWindow
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -34,24 +36,24 @@ def deployment(
 
     Args:
         predictor: sent to every replica, which compiles a program for each batch size at its start.
-        batch_sizes: a batch of images is padded to the smallest of these that holds it.
+        batch_sizes: a batch of images, or tiles of images, is padded to the smallest of these that
+            holds it.
         wait: most seconds that an image waits for others.
         options: of `ray.serve.deployment`, such as `num_replicas="auto"`, `autoscaling_config`,
             `ray_actor_options={"num_gpus": 1}`, `max_queued_requests`.
 
     Raises:
-        UserError: Ray is not installed, the predictor has tiles, or the model lacks a class of
-            `selection`.
+        UserError: Ray is not installed, or the model lacks a class of `selection`.
     """
-    if predictor.tiling is not None:
-        problem = "a deployment detects in whole images, and this predictor in tiles"
-        raise UserError(problem, where="tiling", fix="load the model without tiling")
     selection.check_classes(predictor.class_names.values())
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import_extra("ray.serve", "ray")
     from ray import serve
 
-    sized = [Predictor(predictor.backend, batch_size=size) for size in sorted(batch_sizes)]
+    tiling: Tiling | Literal[False] = predictor.tiling or False
+    sized = [
+        Predictor(predictor.backend, batch_size=size, tiling=tiling) for size in sorted(batch_sizes)
+    ]
     detector = _detector_class(selection, sized[-1].batch_size, wait)
     return serve.deployment(**options)(detector).bind(sized)
 
@@ -78,13 +80,22 @@ def _detector_class(selection: Selection, most: int, wait: float) -> type:
             return await asyncio.to_thread(fitting.run, prepared)
 
         async def detect(self, content: bytes) -> dict[str, object]:
-            pixels, prepared = await asyncio.to_thread(self._prepare, content)
-            raw = await self._run(prepared)
-            return selection.of(self._sized[0].detections(pixels, raw)).to_dict()
+            pixels, windows, prepared = await asyncio.to_thread(self._prepare, content)
+            views = await asyncio.gather(*map(self._run, prepared))
+            return await asyncio.to_thread(self._detections, pixels, windows, views)
 
-        def _prepare(self, content: bytes) -> tuple[Pixels, Prepared]:
+        def _prepare(self, content: bytes) -> tuple[Pixels, list[TileWindow], list[Prepared]]:
             pixels, _ = read_image(content)
-            return pixels, self._sized[0].backend.prepare(pixels)
+            predictor = self._sized[0]
+            windows = predictor.windows(*pixels.shape[:2])
+            return pixels, windows, list(predictor.prepare(pixels, windows))
+
+        def _detections(
+            self, pixels: Pixels, windows: list[TileWindow], views: list[RawDetections]
+        ) -> dict[str, object]:
+            predictor = self._sized[0]
+            raw = predictor.merged(views, windows, selection.min_score)
+            return selection.of(predictor.detections(pixels, raw)).to_dict()
 
         async def __call__(self, request: Request | bytes) -> dict[str, object] | JSONResponse:
             if isinstance(request, bytes):

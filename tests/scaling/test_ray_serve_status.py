@@ -17,6 +17,7 @@ from stillbox.predicting.selection import Selection
 from stillbox.references import Parameter
 from stillbox.scaling.ray_serve import deployment
 from tests.helpers import refused
+from tests.predicting.blobs import Blobs, scene
 from tests.serving.conftest import FakeBackend
 
 pytest.importorskip("starlette")
@@ -35,12 +36,17 @@ def batch(**options):
 
 
 @pytest.fixture
-def detector(monkeypatch):
-    """The object that a replica holds."""
+def replica(monkeypatch):
+    """The function from a predictor to the object that a replica holds."""
     serve = SimpleNamespace(batch=batch, deployment=lambda: lambda kind: SimpleNamespace(bind=kind))
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(serve=serve))
     monkeypatch.setitem(sys.modules, "ray.serve", serve)
-    return deployment(Predictor(FakeBackend()), batch_sizes=(1,))
+    return lambda predictor: deployment(predictor, batch_sizes=(1,))
+
+
+@pytest.fixture
+def detector(replica):
+    return replica(Predictor(FakeBackend()))
 
 
 def post(detector, content):
@@ -51,9 +57,9 @@ def post(detector, content):
     return answer if isinstance(answer, dict) else (answer.status_code, json.loads(answer.body))
 
 
-def photo():
+def photo(pixels=np.full((4, 6, 3), 200, np.uint8)):  # noqa: B008
     buffer = io.BytesIO()
-    Image.fromarray(np.full((4, 6, 3), 200, np.uint8)).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -77,8 +83,16 @@ def test_predictions_that_are_not_finite_are_a_fault_of_the_server(detector, mon
         asyncio.run(detector(photo()))
 
 
-def test_tiles_and_unknown_classes_are_refused():
-    with refused("tiling"):
-        deployment(Predictor(FakeBackend(), tiling=Tiling(tile=64)))
+def test_a_deployment_detects_in_the_tiles_of_its_predictor(replica):
+    boxes, backend = [(10, 20, 30, 40), (60, 90, 80, 120)], Blobs()
+    detector = replica(Predictor(backend, tiling=Tiling(tile=64, full_image=False)))
+    answer = post(detector, photo(scene(*boxes, size=(100, 150))))
+    # Two rows of three tiles, after the image that warms up.
+    assert backend.batches[-6:] == [[(64, 64)]] * 6
+    seen = sorted(tuple(each["box"].values()) for each in answer["detections"])
+    assert seen == boxes
+
+
+def test_unknown_classes_are_refused():
     with refused(Parameter("classes"), "eagle"):
         deployment(Predictor(FakeBackend()), selection=Selection(classes=["eagle"]))
