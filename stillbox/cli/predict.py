@@ -170,7 +170,7 @@ def _split_cameras(arguments: argparse.Namespace) -> tuple[list[str], list[int]]
 
 
 def _tiling(arguments: argparse.Namespace, stored: Tiling | None) -> Tiling | None:
-    """Returns the tiles to detect in, with the `stored` ones of the model as defaults."""
+    """Returns the tiles to detect in, of a model that was trained in `stored` tiles or in none."""
     given: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("tile", "overlap", "merge")

@@ -130,7 +130,7 @@ EMPTY = (np.zeros((0, 4), np.float32), np.zeros(0, np.int32), np.zeros(0, np.flo
 
 @pytest.fixture
 def loader(tmp_path):
-    """The function from arguments of a loader of `examples` to the loader."""
+    """The function from arguments to a loader of the tiles of `examples`."""
 
     def make(**options):
         data = dataset(tmp_path, examples(), data=DATA)
