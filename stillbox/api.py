@@ -1,5 +1,6 @@
 """The public functions of `stillbox`; the command line calls these."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from stillbox.devices.announcing import announcing
 from stillbox.devices.setup import prepare_process
 from stillbox.errors import UserError
-from stillbox.experiment.resolve import Resolved, changed, classes_of_weights, read_config, resolve
+from stillbox.experiment.resolve import (
+    Resolved,
+    changed,
+    classes_of_weights,
+    is_recipe,
+    read_config,
+    resolve,
+)
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.exporting.manifest import finished_export, is_export
@@ -23,6 +31,7 @@ from stillbox.references import Command, Parameter
 
 if TYPE_CHECKING:
     from stillbox.checking.memory_verdict import Machine
+    from stillbox.checking.time_limit import TimeLimit
     from stillbox.checkpoints.remote_directory import ModelPlace
     from stillbox.checkpoints.trained import TrainedModel
     from stillbox.evaluation.evaluator import EvaluationResult, ImageProgress
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from stillbox.inputs.dataset import Dataset
     from stillbox.predicting.backend import Backend
     from stillbox.profiling.steps import ProfileSteps
+    from stillbox.scaling.ray_scale import Workers
     from stillbox.training.loop import Outcome
 
     Score = Callable[[Dataset, ImageProgress | None], EvaluationResult]
@@ -151,6 +161,7 @@ def train(
     data: str | Path | None = None,
     steps: int | None = None,
     epochs: float | None = None,
+    minutes: float | None = None,
     overrides: Changes = NO_CHANGES,
     origins: Mapping[str, str] | None = None,
     profile: "ProfileSteps | None" = None,
@@ -169,6 +180,8 @@ def train(
         data: a folder of annotated images, or of records with a label map, to train on.
         steps: length of the run; its schedule is stretched to it. None: as the experiment says.
         epochs: length in passes over the training records, in place of `steps`.
+        minutes: time from the call to the last score, in place of `steps`: what fits is measured
+            and fixed before the first step.
         overrides: changes of fields, such as `{"train.batch_size": 8}`.
         origins: source position by dotted field, for messages.
         profile: steps to trace.
@@ -184,13 +197,13 @@ def train(
             than there is.
         FloatingPointError: the loss is not finite.
     """
-    from stillbox.checking.memory_verdict import machine_for, refuse_shortage, this_machine
+    from stillbox.checking.memory_verdict import machine_for
+    from stillbox.checking.time_limit import time_limit
     from stillbox.checkpoints.remote_directory import model_place
     from stillbox.devices.job import is_main_process
     from stillbox.scaling.ray_scale import find_workers
-    from stillbox.scaling.ray_train import train_on_ray
-    from stillbox.training.loop import train as run
 
+    began = time.monotonic()
     prepare_process()
     on_ray = find_workers(engine, workers, resources, tpu_slice)
     if not model_directory or (config is None and data is None):
@@ -199,19 +212,78 @@ def train(
             where="stillbox.train",
             fix='stillbox.train(data="photos", model_directory="runs/first")',
         )
+    limit = time_limit(
+        minutes,
+        began,
+        steps=steps,
+        epochs=epochs,
+        overrides=overrides,
+        is_planned=data is not None and (config is None or is_recipe(config)),
+        on_ray=on_ray is not None,
+    )
     # The workers of Ray write themselves.
     writes = on_ray is None and is_main_process()
     with model_place(model_directory, step="latest", writes=writes) as place:
         planned = _planned(
-            config, data, place.folder, machine_for(on_ray), overrides, steps, epochs, say
+            config,
+            data,
+            place.folder,
+            machine_for(on_ray),
+            overrides,
+            steps,
+            epochs,
+            minutes,
+            say,
         )
-        experiment = planned.experiment
-        if on_ray is not None:
-            more = {"origins": origins, "profile": profile}
-            return train_on_ray(run, experiment, place, on_ray, **more)
-        if shortage := refuse_shortage(experiment, this_machine(), origins or planned.origins):
-            on_warning(shortage.describe({}))
-        return run(experiment, place, origins, profile=profile)
+        planned = replace(planned, origins=origins or planned.origins)
+        return train_planned(
+            planned,
+            place,
+            limit,
+            on_ray=on_ray,
+            profile=profile,
+            hint=steps is None and epochs is None,
+            say=say,
+            on_warning=on_warning,
+        )
+
+
+def train_planned(
+    planned: Resolved,
+    place: "ModelPlace",
+    limit: "TimeLimit | None" = None,
+    *,
+    on_ray: "Workers | None" = None,
+    profile: "ProfileSteps | None" = None,
+    hint: bool = False,
+    say: Say = _silent,
+    on_warning: Say = _silent,
+) -> "Outcome":
+    """Trains an experiment that is read or planned already; else as `train`.
+
+    Args:
+        planned: the experiment, of any length if there is a limit.
+        place: the model directory.
+        limit: of the time; None: there is none.
+        on_ray: the workers of Ray; None: this process trains.
+        profile: steps to trace.
+        hint: say how many steps some numbers of minutes would be, without a limit.
+        say: called with the length that fits into the time.
+        on_warning: as of `train`.
+    """
+    from stillbox.checking.memory_verdict import refuse_shortage, this_machine
+    from stillbox.scaling.ray_train import train_on_ray
+    from stillbox.training.loop import train as run
+
+    experiment, origins = planned.experiment, planned.origins
+    if on_ray is not None:
+        more = {"origins": origins, "profile": profile}
+        return train_on_ray(run, experiment, place, on_ray, **more)
+    if shortage := refuse_shortage(experiment, this_machine(), origins):
+        on_warning(shortage.describe({}))
+    if limit is not None:
+        experiment = limit.fit(planned, place, say).experiment
+    return run(experiment, place, origins, profile=profile, hint=hint and limit is None)
 
 
 def _planned(
@@ -222,6 +294,7 @@ def _planned(
     overrides: Changes,
     steps: int | None,
     epochs: float | None,
+    minutes: float | None,
     say: Say,
 ) -> Resolved:
     if data is None:
@@ -240,6 +313,7 @@ def _planned(
         overrides=overrides,
         steps=steps,
         epochs=epochs,
+        minutes=minutes,
         say=say,
     )
 

@@ -91,14 +91,18 @@ class Fitting:
         """The data set with a tile as an image, where images are cut into tiles."""
         return self.data.of_samples(self._overridden().data.tiles)
 
-    def plan(self, steps: int | None, epochs: float | None) -> Resolved:
-        """Returns the recipe with weights, batch, length and evaluations; see `plan_run`."""
+    def plan(self, steps: int | None, epochs: float | None, *, is_timed: bool) -> Resolved:
+        """Returns the recipe with weights, batch, length and evaluations; see `plan_run`.
+
+        `is_timed`: the length that is picked is replaced by `lengthened`.
+        """
         weights = self._weights()
         scaled = with_batch(self.read.experiment, self._batch())
         read = read_config(scaled, self.overrides)
         if steps is None and epochs is None and "train.steps" not in self.overrides:
             length = choose_epochs(self.stats, read.experiment.train.batch_size)
-            self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
+            if not is_timed:
+                self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
             epochs = float(length.value)
         measured = set_length(read, self.overrides, steps=steps, epochs=epochs).experiment
         last = {**weights, **self._last(measured)}
@@ -131,6 +135,26 @@ class Fitting:
             **_settled_norms(measured, self.say),
             **mixed_boxes(measured, self.stats),
         }
+
+
+def lengthened(
+    planned: Resolved, overrides: Changes, steps: int, say: Callable[[str], None]
+) -> Resolved:
+    """Returns what `plan_run` has planned with another length, and with what follows from it.
+
+    The arguments are as in `plan_run`.
+    """
+    longer = set_length(planned, overrides, steps=steps).experiment
+    train = planned.experiment.train
+    intervals = {"evaluate_every": train.evaluate_every, "checkpoint_every": train.checkpoint_every}
+    changes = {
+        f"train.{name}": -(-every * steps // train.steps)
+        for name, every in intervals.items()
+        if train.steps
+    }
+    return set_length(
+        read_config(longer, merged({**changes, **_settled_norms(longer, say)}, overrides))
+    )
 
 
 def _settled_norms(experiment: Experiment, say: Callable[[str], None]) -> Changes:

@@ -117,7 +117,7 @@ def plan_run(
     chosen = {**chosen, **fitted}
     if config is None or is_recipe(config):
         fitting = Fitting(overridden(*written, chosen), overrides, stats, machine, say)
-        return fitting.plan(steps, epochs)
+        return fitting.plan(steps, epochs, is_timed=minutes is not None)
     read = overridden(*written, merged(chosen, overrides))
     mixed = {**chosen, **mixed_boxes(read.experiment, stats)}
     read = overridden(*written, merged(mixed, overrides))

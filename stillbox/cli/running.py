@@ -22,7 +22,7 @@ from stillbox.cli.arguments import (
     warn,
 )
 from stillbox.cli.overrides import set_words
-from stillbox.devices.announcing import announcing
+from stillbox.devices.announcing import announcing, say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.resolve import Resolved
 from stillbox.experiment.schema import Experiment
@@ -181,6 +181,7 @@ def say_next_with_model(arguments: argparse.Namespace, verb: str, *words: str) -
 
 
 if TYPE_CHECKING:
+    from stillbox.checking.time_limit import TimeLimit
     from stillbox.checkpoints.remote_directory import ModelPlace
     from stillbox.evaluation.scores import Scores
     from stillbox.profiling.profiler import StepProfiler
@@ -229,6 +230,8 @@ def run_training(
     *,
     profile: str = "0,0",
     engine: Mapping[str, Any] | None = None,
+    limit: "TimeLimit | None" = None,
+    hint: bool = False,
 ) -> int:
     """Trains, prints the reason of the end, and returns the exit code.
 
@@ -238,26 +241,32 @@ def run_training(
         profile: first and last step of a trace, `0,0` for none.
         engine: `engine`, `workers`, `resources` and `tpu_slice` of `stillbox.train`; None: none
             but this process.
+        limit: as of `train_planned`; likewise `hint`.
 
     Returns:
         128 plus the signal's number if a signal ended the run early, otherwise 0.
     """
     # Imported here: --help and errors in the arguments need no jax.
-    from stillbox.api import train
+    from stillbox.api import train_planned
+    from stillbox.devices.setup import prepare_process
     from stillbox.experiment.rules import check_trainable
     from stillbox.profiling.steps import ProfileSteps
+    from stillbox.scaling.ray_scale import find_workers
 
     steps = ProfileSteps.parse(profile)
     check_trainable(resolved.experiment, resolved.origins)
     with training_place(model_directory, (engine or {}).get("engine", "local")) as place:
         show_findings(resolved, place.folder)
-        outcome = train(
-            resolved.experiment,
+        prepare_process()
+        outcome = train_planned(
+            resolved,
             place,
-            origins=resolved.origins,
+            limit,
+            on_ray=find_workers(**engine) if engine else None,
             profile=steps,
+            hint=hint,
+            say=say_aside,
             on_warning=warn,
-            **(engine or {}),
         )
     print(f"{outcome.reason}; {place}, {outcome.seconds:.0f} s")
     if outcome.interrupted:

@@ -1,9 +1,10 @@
 """`stillbox train`: train an experiment into a model directory, or resume a run."""
 
 import argparse
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stillbox import numerals
 from stillbox.cli.arguments import (
@@ -27,10 +28,13 @@ from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.recipes import recipe_names
-from stillbox.experiment.resolve import Resolved, read_config
+from stillbox.experiment.resolve import Resolved, is_recipe, read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.updating import Changes, merged
 from stillbox.untrusted import named_path
+
+if TYPE_CHECKING:
+    from stillbox.checking.time_limit import TimeLimit
 
 # YOLO's description of a data set, in its folder.
 _DATA_FILES = ("data.yaml", "data.yml")
@@ -61,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, metavar="N", help=about)
     about = "train so many passes over the training records, likewise"
     length.add_argument("--epochs", type=float, metavar="N", help=about)
+    about = (
+        "be done in so many minutes, from the call to the last score: the steps that fit are "
+        "measured and fixed before the first one"
+    )
+    length.add_argument("--minutes", type=float, metavar="N", help=about)
     add_profile(parser, "steps of this run", "DIR")
     add_processes(parser)
     _add_engine(parser)
@@ -82,6 +91,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains; returns 128 plus the signal's number if a signal ended the run early."""
+    arguments.began = time.monotonic()
     engine = _engine(arguments)
     fetch_weights(arguments.weights, download=arguments.download)
     try:
@@ -115,12 +125,37 @@ def _run_in_runs(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
 def _run(arguments: argparse.Namespace, engine: dict[str, Any]) -> int:
     if arguments.weights is not None:
         arguments.overrides = merged(_weights(arguments.weights), arguments.overrides)
+    limit = _limit(arguments, engine)
     with training_place(arguments.model_dir, engine["engine"]) as place:
         if arguments.data:
             resolved = _plan(arguments, place.folder, engine)
         else:
             resolved = _resolve(arguments, place.folder)
-        return run_training(resolved, place, profile=arguments.profile, engine=engine)
+        return run_training(
+            resolved,
+            place,
+            profile=arguments.profile,
+            engine=engine,
+            limit=limit,
+            hint=arguments.steps is None and arguments.epochs is None,
+        )
+
+
+def _limit(arguments: argparse.Namespace, engine: dict[str, Any]) -> "TimeLimit | None":
+    # Imported here: --help and errors in the arguments need no jax.
+    from stillbox.checking.time_limit import time_limit
+    from stillbox.scaling.ray_scale import find_workers
+
+    return time_limit(
+        arguments.minutes,
+        arguments.began,
+        steps=arguments.steps,
+        epochs=arguments.epochs,
+        overrides=arguments.overrides,
+        is_planned=bool(arguments.data)
+        and (arguments.config is None or is_recipe(arguments.config)),
+        on_ray=find_workers(**engine) is not None,
+    )
 
 
 def _engine(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -203,6 +238,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
         "--import": arguments.imports,
         "--steps": arguments.steps,
         "--epochs": arguments.epochs,
+        "--minutes": arguments.minutes,
     }
 
 
@@ -266,6 +302,7 @@ def _plan(arguments: argparse.Namespace, folder: Path, engine: dict[str, Any]) -
             overrides=arguments.overrides,
             steps=arguments.steps,
             epochs=arguments.epochs,
+            minutes=arguments.minutes,
             say=say_aside,
             on_image=lambda stage, done, total: progress(done, total),
         )

@@ -1,6 +1,7 @@
 """The length of a run as the command line gives it: steps, or passes over the samples."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from stillbox.errors import UserError
@@ -16,6 +17,8 @@ from stillbox.references import Parameter
 _MOST = 2**31
 _STRETCHED = ("train.optimizer.", "train.augmentations.", "train.quantization")
 """What begins the paths of fields that follow the length."""
+# Of the minutes that are suggested, for steps; the others are for evaluations.
+_SUGGESTED, _FOR_STEPS = (5, 15, 60), 0.9
 
 
 def set_length(
@@ -42,17 +45,8 @@ def set_length(
     """
     if steps is None and epochs is None:
         return resolve_reading(read, read.source)
+    refuse_lengths(overrides, steps=steps, epochs=epochs)
     option = f"{Parameter('steps')}" if epochs is None else f"{Parameter('epochs')}"
-    if steps is not None and epochs is not None:
-        raise UserError(
-            "a run has one length",
-            where=Parameter("epochs"),
-            fix=f"leave {Parameter('steps')} or it out",
-        )
-    if "train.steps" in overrides:
-        raise UserError(
-            "a run has one length", where=option, fix="leave train.steps out of what is set"
-        )
     length = steps if epochs is None else epochs
     if not length or not 0 < length < _MOST:
         raise UserError(f"a run of {length} is none", where=option, fix=f"for example {option} 10")
@@ -60,6 +54,50 @@ def set_length(
     longer = replace(read, experiment=with_steps(read.experiment, steps))
     fixed = {path: value for path, value in overrides.items() if path.startswith(_STRETCHED)}
     return resolve_reading(longer, read.source, fixed)
+
+
+def refuse_lengths(overrides: Changes, **lengths: float | None) -> None:
+    """Refuses more than one length of a run.
+
+    Args:
+        overrides: changes of fields, `train.steps` perhaps among them.
+        lengths: by the parameter that gives it; None: it is not given.
+
+    Raises:
+        UserError: there is more than one.
+    """
+    given = [Parameter(name) for name, length in lengths.items() if length is not None]
+    if len(given) > 1:
+        fix = f"leave {given[0]} or it out"
+        raise UserError("a run has one length", where=given[-1], fix=fix)
+    if given and "train.steps" in overrides:
+        fix = "leave train.steps out of what is set"
+        raise UserError("a run has one length", where=given[0], fix=fix)
+
+
+def minutes_in_steps(start: float, step: float) -> str:
+    """Returns what some numbers of minutes would be in steps, and how to ask for them.
+
+    Args:
+        start: seconds of a run before its first step.
+        step: seconds of a step.
+    """
+    steps = {
+        minutes: _FOR_STEPS * (60 * minutes - start) / step
+        for minutes in _SUGGESTED
+        if 60 * minutes > start + step
+    }
+    if not steps:
+        return ""
+    minutes = _listed(map(str, steps))
+    numbers = _listed(f"{float(f'{number:.2g}'):,.0f}" for number in steps.values())
+    ask = Parameter("minutes", str(min(steps)))
+    return f"{minutes} minutes would be about {numbers} steps ({ask} asks for it)"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def steps_of(experiment: Experiment, epochs: float) -> int:

@@ -82,6 +82,7 @@ def train(
     *,
     profile: ProfileSteps | None = None,
     loggers: Sequence[Logger] = (),
+    hint: bool = False,
 ) -> Outcome:
     """Trains an experiment into a new folder, or goes on with the run in it.
 
@@ -89,6 +90,7 @@ def train(
         origins: where fields were given, for messages.
         profile: steps of this run that are traced.
         loggers: added to the experiment's loggers, in the first process.
+        hint: say how many steps some numbers of minutes would be.
 
     Raises:
         UserError: experiment, data or directory cannot be used; nothing has been written then.
@@ -105,7 +107,7 @@ def train(
         model_directory if isinstance(model_directory, ModelPlace) else ModelPlace(model_directory)
     )
     with locked_directory(place.folder, writes=job.is_main_process()) as lock:
-        run = Run(experiment, place, loader, profile, began)
+        run = Run(experiment, place, loader, profile, began, hint=hint)
         run.prepare()
         with run.opened(lock, loggers):
             run.steps()
@@ -119,6 +121,7 @@ class Run:
         place: folder of the results, locked if it exists.
         profile: steps of this run that are traced.
         began: `time.monotonic()` of the call.
+        hint: as of `train`.
     """
 
     def __init__(
@@ -128,9 +131,11 @@ class Run:
         loader: TrainLoader,
         profile: ProfileSteps | None,
         began: float,
+        *,
+        hint: bool = False,
     ) -> None:
         self._experiment, self._place, self._loader = experiment, place, loader
-        self._profile, self._began = profile, began
+        self._profile, self._began, self._hint = profile, began, hint
         self._stop_at = min(filter(None, (experiment.train.steps, loader.steps)), default=None)
         self._first_step_seconds = 0.0
         self._report: StepReport | None = None
@@ -266,8 +271,12 @@ class Run:
         doing = "compiling the train step"
         self._open.progress.doing(doing)
         with self._open.stop.ends(doing):
-            compiled = [compilation.result() for compilation in self._compilations]
+            compiled = self._wait_for_programs()
         self._open.progress.say(check_memory(compiled))
+        return compiled
+
+    def _wait_for_programs(self) -> list[jax.stages.Compiled]:
+        compiled = [compilation.result() for compilation in self._compilations]
         sizes = (program.input_size for program in self._programs)
         self._step_of = dict(zip(sizes, compiled, strict=True))
         return compiled
@@ -285,6 +294,7 @@ class Run:
             stop_at=self._stop_at,
             progress=context.progress,
             summaries=context.summaries,
+            began=self._began if self._hint else None,
         )
         parts = settings.accumulation_steps
         report.begin(forecast(compiled, program.mesh.size, settings.precision, parts))

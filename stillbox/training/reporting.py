@@ -17,6 +17,7 @@ from stillbox.devices.setup import PeakMemory, peak_memory
 from stillbox.experiment import schema
 from stillbox.inputs.loader import TrainLoader
 from stillbox.printing import count_text
+from stillbox.training.length import minutes_in_steps
 from stillbox.training.observing import Moment, RunObserver
 from stillbox.training.progress import RunProgress, duration_text
 from stillbox.training.summaries import Summaries
@@ -260,6 +261,8 @@ class StepReport(RunObserver):
         waits: time that the loop waited for data.
         first: steps done before this run.
         stop_at: last step of the run; None: the run has no end.
+        began: `time.monotonic()` of the call of a run that was asked for no length, which is told
+            how to ask for one; None: of any other.
     """
 
     def __init__(
@@ -272,8 +275,9 @@ class StepReport(RunObserver):
         stop_at: int | None,
         progress: RunProgress,
         summaries: Summaries,
+        began: float | None = None,
     ) -> None:
-        self._first, self._stop_at = first, stop_at
+        self._first, self._stop_at, self._began = first, stop_at, began
         self._line_every = settings.log_every
         self._entry_every = settings.summary_every or settings.log_every
         self._loader, self._progress, self._summaries = loader, progress, summaries
@@ -378,11 +382,17 @@ class StepReport(RunObserver):
         if self._length_said or seconds_left is None or done <= _STEADY_STEPS:
             return
         self._length_said = True
-        if self._stop_at is not None and step < self._stop_at:
-            self._progress.say(
-                f"measured: about {duration_text(seconds_left)} for the "
-                f"{count_text(self._stop_at - step, 'step')} to come, evaluations not counted"
-            )
+        if self._stop_at is None or step >= self._stop_at:
+            return
+        self._progress.say(
+            f"measured: about {duration_text(seconds_left)} for the "
+            f"{count_text(self._stop_at - step, 'step')} to come, evaluations not counted"
+        )
+        if self._began is not None and not self._first:
+            seconds = seconds_left / (self._stop_at - step)
+            start = time.monotonic() - self._began - done * seconds
+            if sentence := minutes_in_steps(start, seconds):
+                self._progress.say(sentence)
 
     def _is_due(self, step: int, every: int) -> bool:
         return step % every == 0 or step == self._stop_at

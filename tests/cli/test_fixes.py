@@ -159,6 +159,7 @@ def test_python_is_told_its_own_words(tmp_path):
         lambda: stillbox.export(tmp_path, format="foo"),
         lambda: stillbox.train("demo_scenes", tmp_path / "run", workers=3),
         lambda: stillbox.train("demo_scenes", tmp_path / "run", steps=3, epochs=4),
+        lambda: stillbox.train("demo_scenes", tmp_path / "run", steps=3, minutes=4),
         lambda: stillbox.read_experiment("demo_scenes", changes_of(["train.batchsize=8"])),
         lambda: stillbox.load("demo_scenes"),
         lambda: stillbox.evaluate(tmp_path / "nothing"),

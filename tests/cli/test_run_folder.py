@@ -1,19 +1,22 @@
 """`stillbox train` without --model-dir: the same command goes on, another begins anew."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from stillbox.checking import planning
+from stillbox.checking import planning, time_limit
 from stillbox.checkpoints.files import DirectoryLock
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli.run_folder import COMMAND
 from stillbox.training import preparing
+from stillbox.training.probing import Costs
 from tests.signals import send_at
 from tools.kill_runs import same_bits
 
@@ -187,3 +190,50 @@ def test_data_are_compared_before_their_run_goes_on(stillbox, scenes, settings, 
     (here / "shapes/more.txt").write_text("one file more")
     _, err = stillbox(*words).ended()
     assert "runs/shapes-2: the run in runs/shapes was begun with other data" in err
+
+
+@pytest.fixture
+def costs(monkeypatch):
+    """Runs in minutes are not measured: they have a second for each step and two to start."""
+    costs = Costs(start=2.0, compilation=0.0, step=1.0, evaluation=0.5)
+    monkeypatch.setattr(time_limit, "measure", lambda *arguments: costs)
+
+
+def of_minutes(words, minutes):
+    return ["train", "demo_scenes", "--minutes", minutes, *words[4:]]
+
+
+@pytest.mark.usefixtures("costs")
+def test_a_run_in_minutes_keeps_its_steps_when_it_goes_on(stillbox, words, here, monkeypatch):
+    words = of_minutes(words, "0.5")
+    said = stop(stillbox, words, monkeypatch)
+    # .98 * 30 - 2 seconds, less those since the call.
+    planned = int(re.search(r"0\.5 minutes: (\d+) steps of 1 s", said)[1])
+    assert 12 <= planned <= 27
+    _, err = stillbox(*words).ended()
+    assert f"the run in runs/demo_scenes keeps the {planned} steps that it began with" in err
+    assert steps("runs/demo_scenes")[-1] == planned
+    stored = ModelDirectory.open("runs/demo_scenes").read_experiment().train
+    assert stored.steps == planned
+
+
+@pytest.mark.usefixtures("costs")
+def test_too_few_minutes_are_refused_with_the_least_that_would_do(refused, words, here):
+    message = refused(*of_minutes(words, "0.1"))
+    assert re.search(r"--minutes: 0\.1 minutes are too few .*\n  fix: .*--minutes 0\.\d", message)
+    assert not list(here.iterdir())
+
+
+def test_a_run_has_one_length(stillbox, words):
+    _, err = stillbox(*words, "--minutes", "3").ended(2)
+    assert "--minutes: not allowed with argument --steps" in err
+    _, err = stillbox(*of_minutes(words, "3"), "--set", "train.steps=5").ended(2)
+    assert "stillbox train: --minutes: a run has one length" in err
+
+
+@pytest.mark.slow
+def test_a_run_in_minutes_takes_them(words, here):
+    command = [sys.executable, "-m", "stillbox.cli.main", *of_minutes(words, "1")]
+    began = time.monotonic()
+    subprocess.run(list(map(str, command)), check=True)
+    assert 45 < time.monotonic() - began < 70

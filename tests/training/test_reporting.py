@@ -8,6 +8,7 @@ import pytest
 
 from stillbox.experiment import schema
 from stillbox.training import reporting
+from stillbox.training.length import minutes_in_steps
 from stillbox.training.progress import RunProgress
 from stillbox.training.reporting import Epochs, Forecast, Speedometer, StepReport, Stopwatch, Waits
 
@@ -164,7 +165,7 @@ class NoSummaries:
         self.steps.append(step)
 
 
-def report_of(summaries, first, stop_at, monkeypatch, waits=None):
+def report_of(summaries, first, stop_at, monkeypatch, waits=None, began=None):
     monkeypatch.setattr("stillbox.training.reporting.Epochs", lambda **_: NoEpochs())
     return StepReport(
         schema.Training(log_every=10),
@@ -174,6 +175,7 @@ def report_of(summaries, first, stop_at, monkeypatch, waits=None):
         stop_at=stop_at,
         progress=RunProgress(first, stop_at),
         summaries=summaries,
+        began=began,
     )
 
 
@@ -232,6 +234,32 @@ def test_the_time_left_has_neither_the_first_step_nor_pauses(clock, capsys, monk
     assert second.endswith("ETA 2d 7:33:20")
     # The history has the same steps as the history of a run that is not resumed.
     assert summaries.steps == [1010]
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, 1), (1000, 0)])
+def test_a_run_of_no_asked_length_is_told_what_minutes_would_be(
+    clock, capsys, monkeypatch, first, told
+):
+    # The call was 30 seconds ago, and the loader takes 10 more; then steps of 2 seconds.
+    report = report_of(NoSummaries(), first, first + 3000, monkeypatch, began=clock[0] - 30)
+    clock[0] += 12
+    report.steps([(first + 1, METRICS)])
+    for step in range(first + 2, first + 11):
+        clock[0] += 2
+        report.steps([(step, METRICS)])
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if "minutes" in line] or [""]
+    # .9 of 300 - 40 seconds are 117 steps; 387 and 1,602 for 15 and 60 minutes.
+    expected = (
+        "5, 15 and 60 minutes would be about 120, 390 and 1,600 steps (minutes=5 asks for it)"
+    )
+    assert (line == expected) == bool(told)
+
+
+def test_minutes_that_are_over_before_the_first_step_are_not_named():
+    assert minutes_in_steps(400, 2.0).startswith("15 and 60 minutes would be")
+    assert minutes_in_steps(1000, 2.0).startswith("60 minutes would be about 1,200 steps")
+    assert not minutes_in_steps(4000, 2.0)
 
 
 def test_a_run_without_end_has_no_time_left(clock, capsys, monkeypatch):
