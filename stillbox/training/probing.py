@@ -98,7 +98,7 @@ class _Probe(Run):
         """Returns the seconds of the first step, and of one among many."""
         times = self._timed_steps(batches)
         first = next(times)
-        # Their batches were made while XLA compiled.
+        # The batches of the first steps were made while XLA compiled.
         early = list(islice(times, self._experiment.data.batches_ahead + 2))
         some = list(islice(times, _LEAST_MEASURED))
         # The same in all processes, which take each step together.

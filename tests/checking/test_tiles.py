@@ -1,4 +1,4 @@
-"""Checks of an experiment with tiles: boxes, steps and memory are those of tiles."""
+"""Checks of an experiment with tiles count its tiles in boxes, steps and memory."""
 
 from dataclasses import replace
 
