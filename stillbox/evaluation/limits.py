@@ -122,8 +122,8 @@ def limit_section(limits: LimitTable) -> str:
         remedy = f"<small>{html_text(row.remedy)}</small>"
         rows.append(f'<tr><th scope="row">{name}{remedy}</th>{columns}</tr>')
     listed = table("", head_row(_HEADS[:1], _HEADS[1:]), rows) if rows else ""
-    about = f"Read: {', '.join(limits.read)}. {_harmless(limits)}."
-    note = f'<p class="note">{html_text(about[:1].upper() + about[1:])}</p>'
+    about = f"Read: {', '.join(limits.read)}; {_harmless(limits)}."
+    note = f'<p class="note">{html_text(about)}</p>'
     return section("Limits", listed + note) if limits.read else ""
 
 

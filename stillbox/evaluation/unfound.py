@@ -70,13 +70,13 @@ def _reasons(
     boxes = _trained_boxes(experiment.data.train)
     if boxes is not None and boxes[class_id] < _FEW_BOXES:
         number = count_text(boxes[class_id], "box")
-        yield f"{number} of it to train on, so add images that show it"
+        yield f"{number} of it to train on: add images that show it"
     if experiment.model.anchor_stage is not None:
         yield from _size(experiment, truths, class_id)
     for row in limits.costly:
         if (share := row.classes.get(name, 0.0)) >= _MUCH:
             most = "" if row.certain_of_class else "up to "
-            yield f"{row.name} cost {most}{100 * share:.0f} % of it: {row.remedy}"
+            yield f"the limit on {row.name} costs {most}{100 * share:.0f} % of them: {row.remedy}"
 
 
 def _size(

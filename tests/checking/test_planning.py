@@ -211,6 +211,28 @@ def test_images_that_are_mixed_have_room_for_the_boxes_of_all(plan, tmp_path, co
     assert given.data.train.max_boxes == 30
 
 
+@pytest.mark.parametrize("config", [None, "file"])
+def test_limits_have_room_for_the_fullest_image(plan, tmp_path, config):
+    label_map = LabelMap.from_names(["owl"])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/label_map.pbtxt").write_text(label_map.to_text())
+    crowd = make_example([(0.1, 0.2, 0.5, 0.6)] * 131, [1] * 131)
+    write_records(tmp_path / "data/train.record", [serialize_example(crowd, label_map)])
+    if config:
+        config = tmp_path / "own.yaml"
+        config.write_text(to_yaml(read_config("demo_scenes").experiment))
+    experiment, said = plan(config, data=tmp_path / "data")
+    nms = experiment.model.nms
+    assert (nms.max_total, nms.max_per_class) == (140, 140)
+    assert "max_total=140" in said
+    kept, _ = plan(
+        config,
+        data=tmp_path / "data",
+        overrides=changes_of(["model.postprocessing.nms={max_total: 50, max_per_class: 50}"]),
+    )
+    assert kept.model.max_detections == 50
+
+
 def test_photographs_are_converted_once(plan, tmp_path):
     photos = tmp_path / "photos"
     for part in ("images", "labels"):

@@ -52,7 +52,7 @@ def test_a_limit_that_can_take_most_of_a_class_is_named_with_its_remedy():
     crowd = [image([LARGE] * 7, [1] * 5 + [2] * 2)]
     limits = "model.postprocessing.nms={max_per_class: 3, max_total: 3}"
     rare = next(line for line in unfound(crowd, [], limits) if "kind_2" in line)
-    assert "up to 100 % of it" in rare
+    assert "up to 100 % of them" in rare
     assert "model.postprocessing.nms.max_total=7" in rare
 
 

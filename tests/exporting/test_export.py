@@ -304,6 +304,36 @@ def test_an_export_is_compared_on_what_fits_its_canvas(exported_up_to, canvas):
     assert said[0] == "3 images left out: larger than the canvas of model.resizer"
 
 
+def test_the_limits_of_an_export_are_compared_if_its_records_are_there(exported_up_to):
+    _, _, said = exported_up_to((48, 64))
+    # Pictures of the scenes are larger than this canvas.
+    assert any("10 of 10 images to train on, 6 of 6 images to score on" in line for line in said)
+    assert any(line.split()[:1] == ["canvas"] for line in said)
+
+
+def test_the_limits_of_a_detector_without_its_records_are_not_compared(model, tmp_path):
+    absent = {"data.train.paths": ["nowhere/*"], "data.evaluation.paths": ["nowhere/*"]}
+    program = ExportProgram(
+        replace(model, experiment=changed(model.experiment, absent)), ExportSettings()
+    )
+    assert exporting.limits_of(program).read == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "searched"),
+    [
+        ({"format": "tflite"}, [2000]),
+        ({"format": "tflite", "max_detections": 200}, [4000]),
+        ({"format": "tflite", "postprocess": "detection_op"}, []),
+        ({"format": "onnx"}, []),
+    ],
+)
+def test_an_artefact_without_loops_searches_some_anchors_alone(model, settings, searched):
+    program = ExportProgram(model, ExportSettings(**settings))
+    rows = exporting.limits_of(program).rows
+    assert [row.value for row in rows if row.name == "anchors searched"] == searched
+
+
 def test_an_export_of_any_size_names_an_image_that_does_not_fit(exported_up_to):
     backend = ExportBackend(exported_up_to((48, 64))[0].folder)
     assert backend.prepare(IMAGE[:48, :64]).true_size == (48, 64)

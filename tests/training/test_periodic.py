@@ -63,7 +63,7 @@ def scored(monkeypatch):
         text = SimpleNamespace(
             summary=summary, headline=lambda: str(summary), original_names=lambda **options: {}
         )
-        return SimpleNamespace(scores=text, truths=[], records=[])
+        return SimpleNamespace(scores=text, truths=[], records=[], unfound=())
 
     monkeypatch.setattr(periodic, "score_dataset", score)
     monkeypatch.setattr(PeriodicEvaluation, "_pictures", lambda self, result, folder: iter(()))
@@ -358,6 +358,18 @@ def test_a_run_follows_what_evaluation_says(experiment, tmp_path):
     assert b"DetectionBoxes" not in content
     assert b"eval_side_by_side_2" in content  # three at most, whatever the folder has
     assert b"eval_side_by_side_3" not in content
+
+
+def test_classes_that_are_never_found_are_named_at_the_end(experiment, tmp_path, capsys):
+    # No score is above the threshold, so that nothing is found.
+    settings = experiment(
+        *("train.steps=2", "train.evaluate_every=1"),
+        "model.postprocessing.nms.score_threshold=1",
+    )
+    train(settings, tmp_path / "model")
+    said = capsys.readouterr().err
+    assert said.count("disc is never found") == 1
+    assert said.index("step 2: ") < said.index("warning: disc is never found")
 
 
 def test_classes_and_pictures_can_be_left_out_of_tensorboard(experiment, tmp_path, capsys):
