@@ -307,7 +307,7 @@ def show_findings(resolved: Resolved, model_directory: Path) -> None:
         also_in=stored,
     )
     for line in limit_lines(check.limits):
-        say(line)
+        say_aside(line)
 
 
 def score_checkpoints(
