@@ -14,6 +14,7 @@ from stillbox.experiment.values import differences
 from stillbox.inputs.resize import resized_size
 from stillbox.models.anchors import anchors_per_location
 from stillbox.models.build import abstract_detector
+from stillbox.records.tile_grid import LEAST_TILE
 from stillbox.references import Setting
 
 Size = tuple[int, int]
@@ -69,14 +70,21 @@ def has_center(boxes: FloatArray, grids: Sequence[Grid]) -> BoolArray:
     return inside
 
 
-def larger_input(resizer: schema.Resizer, factor: float) -> tuple[Size, str]:
-    """Returns a network input that is larger by a factor, and the remedy that gives it."""
+def larger_input(
+    resizer: schema.Resizer, factor: float, tiles: schema.Tiles | None
+) -> tuple[Size, str]:
+    """Returns a network input that is larger by a factor, and the remedy that shows as much.
+
+    Where images are cut into tiles, that is smaller tiles.
+    """
     height, width = resizer.input_size
     if factor <= 1:
         return (height, width), ""
     tall = -(-int(np.ceil(height * factor)) // _STEP) * _STEP
     larger = resizer.with_height(tall)
     needed = larger.input_size if larger else (tall, -(-width * tall // height))
+    if tiles is not None:
+        return needed, f"{Setting('data.tiles.side', max(LEAST_TILE, int(tiles.side / factor)))}"
     if larger is None or factor > _MUCH_LARGER:
         return needed, "train and detect in tiles, which are reduced less"
     changes = differences(resizer, larger, "model.resizer")

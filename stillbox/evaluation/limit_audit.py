@@ -325,7 +325,7 @@ def _locations(data: _Set) -> Iterator[Limit]:
     lost = np.concatenate([each[rows] for each, rows in zip(boxes, missed, strict=True)])
     sides = np.maximum(lost[:, 2:] - lost[:, :2], 1e-3)
     factor = float((cell_side(grids, resizer) / sides).max(initial=1.0))
-    needed, larger = larger_input(resizer, factor)
+    needed, larger = larger_input(resizer, factor, data.experiment.data.tiles)
     remedy = f"{larger}, so that each box has the centre of an anchor in it"
     name = "network input"
     yield data.limit(name, "model.resizer", resizer.input_size, needed, loss, remedy)

@@ -87,7 +87,7 @@ def _size(
     sides = np.concatenate([_sides(truth, class_id, resizer) for truth in truths])
     cells = float(np.median(sides)) / cell_side(anchor_grids(experiment), resizer)
     if cells < _LEAST_CELLS:
-        remedy = larger_input(resizer, _LEAST_CELLS / cells)[1]
+        remedy = larger_input(resizer, _LEAST_CELLS / cells, experiment.data.tiles)[1]
         size = "x".join(map(str, resizer.input_size))
         yield (
             f"half of them are shorter than {cells:.1f} cells of the finest feature map at an "
