@@ -169,8 +169,8 @@ def test_a_box_without_the_centre_of_an_anchor_has_none_in_training():
     # The shorter sides are 60 and 30 pixels, so that an input of 125 / 30 times would do.
     assert limit.needed == (320, 320)
     assert "tiles" in limit.remedy
-    # Half as large a tile has cells of 62.5 pixels, and the first box has sides of 20.
-    tiled = row(audited(images, "data.tiles={side: 500, overlap: 0}", base=dense), "network input")
+    # A tile of 400 pixels has cells of 50 pixels, and the first box has sides of 20.
+    tiled = row(audited(images, "data.tiles={side: 400, overlap: 0}", base=dense), "network input")
     assert (tiled.lost, worded(tiled.remedy.split(",")[0])) == (1, "data.tiles.side=160")
     wide = [truth("1", boxes[:2], size=(1000, 1000))]
     larger = row(audited(wide, base=dense), "network input")
