@@ -171,7 +171,7 @@ def test_a_box_without_the_centre_of_an_anchor_has_none_in_training():
     assert "tiles" in limit.remedy
     # A tile of 400 pixels has cells of 50 pixels, and the first box has sides of 20.
     tiled = row(audited(images, "data.tiles={side: 400, overlap: 0}", base=dense), "network input")
-    assert (tiled.lost, worded(tiled.remedy.split(",")[0])) == (1, "data.tiles.side=160")
+    assert (tiled.lost, worded(tiled.remedy.split(",")[0])) == (1, "data.tiles.side=159")
     wide = [truth("1", boxes[:2], size=(1000, 1000))]
     larger = row(audited(wide, base=dense), "network input")
     assert "model.resizer.height=192 model.resizer.width=192" in worded(larger.remedy)
