@@ -112,6 +112,7 @@ def fuse_clusters(pieces: Pieces, threshold: float, *, average: bool) -> Pieces:
             (pieces.class_ids[others] == pieces.class_ids[piece])
             & (pieces.views[others] != pieces.views[piece])
         ]
+        others = _touching(boxes, piece, others)
         overlaps = _overlaps(boxes, pieces, piece, others)
         if overlaps.max(initial=0) > threshold:
             first = others[overlaps.argmax()]
@@ -135,9 +136,16 @@ def _groups(parts: Pieces, threshold: float) -> NDArray[np.int64]:
             (parts.class_ids[later] == parts.class_ids[part])
             & (parts.views[later] != parts.views[part])
         ]
+        later = _touching(parts.boxes, part, later)
         same = later[_overlaps(parts.boxes, parts, part, later) > threshold]
         groups[np.isin(groups, groups[same])] = groups[part]
     return groups
+
+
+def _touching(boxes: Boxes, piece: int, others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the others with a box that has a part in common: of hundreds, a few."""
+    (ymin, xmin, ymax, xmax), sides = boxes[piece], boxes[others].T
+    return others[(sides[0] < ymax) & (sides[1] < xmax) & (sides[2] > ymin) & (sides[3] > xmin)]
 
 
 def _overlaps(

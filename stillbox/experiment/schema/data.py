@@ -221,7 +221,7 @@ class Records:
     shuffle: bool = True
     """A fresh global permutation every epoch."""
     num_epochs: NonNegativeInt = 0
-    """Passes over the records; 0: no limit."""
+    """Passes over the records, or over their tiles; 0: no limit."""
     sample_1_of_n: PositiveInt = 1
     """Use every n-th record only."""
     crowds: Literal["train", "ignore", "drop"] = "train"
