@@ -22,6 +22,7 @@ from stillbox.printing import count_text
 from stillbox.records.example import Example
 from stillbox.records.image_files import stored_size
 from stillbox.records.label_map import ClassSlots, LabelMap
+from stillbox.records.parallel import ordered_map
 from stillbox.records.source import ExampleSource, spread_indices
 from stillbox.references import Setting
 
@@ -206,8 +207,8 @@ def read_truths(
     Raises:
         UserError: `annotations` lacks an image, or has one of another size.
     """
-    # Not in a list: an example has its encoded image.
-    present = ((record, source.example(record)) for record in records)
+    # Threads, because records may be in a slow place. No list: an example has its encoded image.
+    present = ordered_map(lambda record: (record, source.example(record)), records)
     if annotations is None:
         truths = {record: truth_of(example) for record, example in present if example is not None}
     else:
