@@ -1,6 +1,7 @@
 """Minutes as the length of a run: what is fixed from the measured costs, and what is refused."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -21,9 +22,19 @@ COSTS = Costs(start=10.0, compilation=50.0, step=0.5, evaluation=2.0)
 @pytest.fixture
 def fit(experiment, tmp_path, monkeypatch):
     """The function from fields to the run of so many minutes with `COSTS`, and what was said."""
-    monkeypatch.setattr(limits, "measure", lambda *arguments: COSTS)
+    monkeypatch.setattr(limits.time, "monotonic", lambda: 1000.0)
 
-    def run(*fields, minutes=2.0, gone=0.0, is_planned=False, overrides=(), **options):
+    def run(
+        *fields,
+        minutes=2.0,
+        gone=0.0,
+        compilation=COSTS.compilation,
+        is_planned=False,
+        overrides=(),
+        **options,
+    ):
+        costs = replace(COSTS, compilation=compilation)
+        monkeypatch.setattr(limits, "measure", lambda *arguments: costs)
         read = read_config(experiment(*fields, **options), changes_of(overrides))
         limit = TimeLimit(
             minutes=minutes,
@@ -78,6 +89,11 @@ def test_a_planned_run_keeps_its_number_of_evaluations_and_settles_its_norms(fit
     # Norms that settle in so few steps make another program, which is compiled for 50 s. Four
     # evaluations leave (107.6 - 50 - 8) / .5 steps.
     assert (train.steps, train.evaluate_every, train.checkpoint_every) == (99, 25, 13)
+    # The same for 5 s: of 58.8 s there are 43.8, in which 75 steps are followed by three
+    # evaluations, 25 steps apart.
+    train, said = fit(*fields, is_planned=True, minutes=1.0, compilation=5.0)
+    assert (train.steps, train.evaluate_every) == (75, 25)
+    assert "batch norm settles within the run" in said
 
 
 def test_too_few_minutes_are_refused_with_the_least_that_do(fit):
