@@ -34,6 +34,8 @@ Evaluations = Callable[[int], int]
 
 _MOST_MINUTES = 2**31
 _LEAST_STEPS = 10
+# Steps between two evaluations of a planned run: a model is not scored before it has learnt.
+_LEAST_APART = 25
 # The rest is for what is not measured: the last checkpoint, the end of the process.
 _SHARE = 0.98
 _EVERY = "train.evaluate_every"
@@ -102,7 +104,7 @@ class TimeLimit:
         """Returns the number of evaluations by steps.
 
         It is as in the experiment, with a tenth of the time as the limit: of a planned run the
-        number, and of any other the steps between two.
+        number, unless the run is very short, and of any other the steps between two.
         """
         train, seconds = experiment.train, 60 * self.minutes
         given = _EVERY in self.overrides
@@ -113,7 +115,7 @@ class TimeLimit:
             return lambda steps: 1
         if self.is_planned and not given and train.steps:
             planned = -(-train.steps // train.evaluate_every)
-            return lambda steps: min(planned, steps, most)
+            return lambda steps: min(planned, max(1, steps // _LEAST_APART), most)
         return lambda steps: min(-(-steps // train.evaluate_every), most)
 
     def _steps(self, costs: Costs, evaluations: Evaluations, *, is_cached: bool) -> int:

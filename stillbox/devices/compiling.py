@@ -8,7 +8,9 @@ leaves that thread behind; nothing can stop it but the end of the process.
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from stillbox.devices.announcing import announcing
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     import jax
 
 _NAME = "stillbox-compile"
+# JAX's name of the seconds that a program took to be compiled, less those to load it.
+_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 
 
 class Compilation:
@@ -43,6 +47,27 @@ class Compilation:
             self._compiled.set_result(lowered.compile())
         except BaseException as error:
             self._compiled.set_exception(error)
+
+
+@contextmanager
+def saved_by_cache() -> Iterator[list[float]]:
+    """Yields a list of the seconds that the cache of compiled programs saves while it is entered.
+
+    Each program that is loaded adds the time that its compilation took.
+    """
+    from jax import monitoring
+
+    saved = list[float]()
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _SAVED:
+            saved.append(duration_secs)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield saved
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
 
 
 def end_process(code: int) -> NoReturn:

@@ -15,6 +15,7 @@ import jax
 from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices import job
 from stillbox.devices.announcing import announcing
+from stillbox.devices.compiling import saved_by_cache
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
 from stillbox.experiment import schema
@@ -82,11 +83,14 @@ class _Probe(Run):
 
     def measure(self, seconds: float) -> Costs:
         """Returns the costs of a run that is to take so many seconds."""
-        preparing = Stopwatch()
-        self.prepare()
-        prepared, compiling = preparing.seconds, Stopwatch()
-        self._wait_for_programs()
-        compilation = compiling.seconds
+        with saved_by_cache() as saved:
+            preparing = Stopwatch()
+            self.prepare()
+            prepared, compiling = preparing.seconds, Stopwatch()
+            programs = self._wait_for_programs()
+            waited = compiling.seconds
+        # Programs of an earlier run, beside which there are small ones.
+        compilation = waited + sum(sorted(saved)[-len(programs) :])
         del self._start, self._teacher  # the first step donates the buffers of the start
         batches = self._loader.iterate()
         with DevicePrefetcher(batches, self._programs[0].put_batch) as prefetcher:
@@ -98,7 +102,7 @@ class _Probe(Run):
         """Returns the seconds of the first step, and of one among many."""
         times = self._timed_steps(batches)
         first = next(times)
-        # The batches of the first steps were made while XLA compiled.
+        # Batches of the first steps were made while XLA compiled.
         early = list(islice(times, self._experiment.data.batches_ahead + 2))
         some = list(islice(times, _LEAST_MEASURED))
         # The same in all processes, which take each step together.

@@ -41,7 +41,7 @@ def run_plainly(*lines):
     return [sys.executable, "-c", PLAIN, *map(json.dumps, lines)]
 
 
-def command(scenes, directory, *overrides, steps=STEPS, parts=None):
+def command(scenes, directory, *overrides, steps=STEPS, parts=None, words=()):
     changes = small_overrides(
         scenes,
         f"train.steps={steps}",
@@ -57,9 +57,12 @@ def command(scenes, directory, *overrides, steps=STEPS, parts=None):
     )
     if parts is not None:
         changes = [*(text for text in changes if not text.startswith("model.")), *ONE_BOX]
-    words = [word for change in changes for word in ("--set", change)]
-    words += ["--import", str(parts)] if parts is not None else []
-    return ["train", "demo_scenes", "--model-dir", str(directory), *words]
+    if "--minutes" in words:
+        changes.remove(f"train.steps={steps}")
+        changes.remove("train.steps=4")
+    sets = [word for change in changes for word in ("--set", change)]
+    sets += ["--import", str(parts)] if parts is not None else []
+    return ["train", "demo_scenes", "--model-dir", str(directory), *words, *sets]
 
 
 @pytest.fixture
@@ -130,6 +133,18 @@ def test_two_processes_give_the_results_of_one_and_one_process_resumes(scenes, t
     for key, array in expected.items():
         np.testing.assert_allclose(divided[key], array, rtol=1e-4, atol=1e-6, err_msg=str(key))
     assert scores(two)[STEPS] == pytest.approx(scores(alone)[STEPS], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_the_steps_that_fit_into_minutes(scenes, tmp_path, start):
+    # Two epochs of ten images end before the minutes.
+    epochs = "data.train.num_epochs=2"
+    processes = start(scenes, tmp_path / "run", epochs, parts=PARTS, words=("--minutes", "5"))
+    (code, said), (other_code, other_said) = ends(processes)
+    assert (code, other_code) == (0, 0), said + other_said
+    planned = int(re.search(r"5 minutes: ([\d,]+) steps", said)[1].replace(",", ""))
+    assert f"steps: {planned}\n" in (tmp_path / "run/experiment.yaml").read_text()
+    assert ModelDirectory.open(tmp_path / "run").latest_step() == 5
 
 
 @pytest.mark.slow

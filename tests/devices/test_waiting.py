@@ -8,10 +8,11 @@ import threading
 import time
 
 import pytest
+from jax import monitoring
 
 from stillbox.devices import announcing as waiting
 from stillbox.devices.announcing import StallReporter, announcing, announcing_alone, waiting_for
-from stillbox.devices.compiling import Compilation, compilation_left_behind
+from stillbox.devices.compiling import Compilation, compilation_left_behind, saved_by_cache
 from stillbox.errors import UserError
 
 
@@ -212,3 +213,12 @@ def test_the_result_or_the_error_of_a_compilation_comes_back():
 def test_a_compilation_that_is_over_is_not_left_behind():
     Compilation(Program(), "it").result()
     assert not compilation_left_behind()
+
+
+def test_what_the_cache_saves_is_counted_while_it_is_asked_for():
+    saved_event = "/jax/compilation_cache/compile_time_saved_sec"
+    with saved_by_cache() as saved:
+        monitoring.record_event_duration_secs(saved_event, 12.5)
+        monitoring.record_event_duration_secs("/jax/another", 3.0)
+    monitoring.record_event_duration_secs(saved_event, 7.0)
+    assert saved == [12.5]
