@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from stillbox.experiment.schema import Records, Tiles
+from stillbox.checking.data import read_truth
+from stillbox.experiment.schema import FixedShapeResizer, Records, Tiles
 from stillbox.printing import count_text
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
@@ -154,17 +155,27 @@ def read_dataset_stats(records: Records) -> DatasetStats:
     # The boxes are relative to their images.
     shares = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
     areas = np.repeat(np.prod(image_sizes, axis=1)[: len(numbers)], numbers)
-    fullest = max(numbers, default=0)
     return DatasetStats(
         images=len(source),
         boxes=round(len(boxes) * len(source) / max(len(indices), 1)),
         classes=label_map.max_id,
-        max_boxes=max(_LEAST_BOXES, fullest + -fullest % 10),
+        max_boxes=_room(max(numbers, default=0)),
         height=round(float(height)),
         width=round(float(width)),
         one_shape=bool(np.mean(np.maximum(aspects, 1 / aspects) < _SAME) >= _ONE_SHAPE),
         sizes=BoxSizes(shares, shares * np.sqrt(areas), class_ids, label_map.names),
     )
+
+
+def room_in_tiles(records: Records, tiles: Tiles) -> int:
+    """Returns room for the boxes of the fullest tile, as `DatasetStats.max_boxes` for an image."""
+    source = ExampleSource(records.paths, LabelMap.from_file(records.label_map), bad_records="drop")
+    truth = read_truth(source, FixedShapeResizer(height=1, width=1), tiles=tiles, limit=_SAMPLE)
+    return _room(int(np.diff(truth.starts).max(initial=0)))
+
+
+def _room(fullest: int) -> int:
+    return max(_LEAST_BOXES, fullest + -fullest % 10)
 
 
 _ImageBoxes = tuple[NDArray[np.float32], NDArray[np.int32], tuple[int, int]]

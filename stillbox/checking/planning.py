@@ -17,7 +17,7 @@ from stillbox.checking.candidates import (
     reason,
     recipes_alone,
 )
-from stillbox.checking.dataset_stats import DatasetStats, read_dataset_stats
+from stillbox.checking.dataset_stats import DatasetStats, read_dataset_stats, room_in_tiles
 from stillbox.checking.fitted_limits import COCO_RULE, fitted_limits, is_fitted
 from stillbox.checking.fitting import Fitting, choose_epochs, listed, mixed_boxes
 from stillbox.checking.machine_speed import measured_speed
@@ -103,18 +103,21 @@ def plan_run(
     records = _convert(Path(data), model_directory, on_image)
     for line in records.said:
         say(line)
-    stats = read_dataset_stats(Records(paths=records.train, label_map=records.label_map))
+    train = Records(paths=records.train, label_map=records.label_map)
+    stats = read_dataset_stats(train)
     say(stats.describe())
-    chosen = _data_changes(records, stats)
+    network = NO_CHANGES
     if written is None:
         length = overrides.get("train.steps") if steps is None else steps
         time = _time(stats, machine, cast("int | None", length), epochs, minutes)
-        recipe, changes = _network(stats, time, overrides, say)
-        written, chosen = read_written(recipe), merged(chosen, changes)
-    given = overridden(*written, merged(chosen, overrides)).experiment.model
-    if fitted := fitted_limits(given, stats.max_boxes, overrides):
-        say(f"room for the fullest image: {listed(fitted)}; {COCO_RULE}")
-    chosen = {**chosen, **fitted}
+        recipe, network = _network(stats, time, overrides, say)
+        written = read_written(recipe)
+    tiles = overridden(*written, merged(network, overrides)).experiment.data.tiles
+    if tiles is not None:
+        stats = replace(stats, max_boxes=room_in_tiles(train, tiles))
+    chosen = merged(network, _data_changes(records, stats))
+    read = overridden(*written, merged(chosen, overrides))
+    chosen = merged(chosen, _limits(read.experiment, stats, overrides, say))
     if config is None or is_recipe(config):
         fitting = Fitting(overridden(*written, chosen), overrides, stats, machine, say)
         return fitting.plan(steps, epochs, is_timed=minutes is not None)
@@ -122,6 +125,16 @@ def plan_run(
     mixed = {**chosen, **mixed_boxes(read.experiment, stats)}
     read = overridden(*written, merged(mixed, overrides))
     return set_length(read, overrides, steps=steps, epochs=epochs)
+
+
+def _limits(
+    experiment: Experiment, stats: DatasetStats, overrides: Changes, say: Callable[[str], None]
+) -> Changes:
+    """Returns the limits with room for the fullest image, or tile."""
+    fitted = fitted_limits(experiment.model, stats.max_boxes, overrides)
+    if fitted:
+        say(f"room for the fullest image: {listed(fitted)}; {COCO_RULE}")
+    return fitted
 
 
 def _network(

@@ -23,7 +23,9 @@ from stillbox.experiment.resolve import read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
+from stillbox.inputs.tiles import ImageTiles
 from stillbox.records.label_map import LabelMap
+from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
 from stillbox.references import worded
 from tests.checking.box_statistics import stats
@@ -231,6 +233,17 @@ def test_limits_have_room_for_the_fullest_image(plan, tmp_path, config):
         overrides=changes_of(["model.postprocessing.nms={max_total: 50, max_per_class: 50}"]),
     )
     assert kept.model.max_detections == 50
+
+
+def test_tiles_are_the_images_of_a_planned_run(plan):
+    whole, _ = plan()
+    tiles = "data.tiles={side: 60, overlap: 0}"
+    experiment, said = plan("demo_scenes", overrides=changes_of([tiles]))
+    source = ExampleSource(experiment.data.train.paths)
+    samples = len(ImageTiles.measure(source, experiment.data.tiles))
+    assert (experiment.train.batch_size, experiment.train.steps) == (8, 80 * samples // 8)
+    assert "80 epochs" in said
+    assert experiment.data.train.max_boxes <= whole.data.train.max_boxes
 
 
 def test_photographs_are_converted_once(plan, tmp_path):
