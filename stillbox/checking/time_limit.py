@@ -25,7 +25,7 @@ from stillbox.experiment.values import differences
 from stillbox.printing import count_text
 from stillbox.references import Parameter
 from stillbox.training.length import refuse_lengths, set_length
-from stillbox.training.probing import Costs, measure
+from stillbox.training.probing import Costs, compile_ahead, measure
 from stillbox.training.progress import duration_text
 
 Say = Callable[[str], None]
@@ -67,12 +67,7 @@ class TimeLimit:
             return self._as_begun(planned, place, say)
         costs = measure(planned.experiment, place, 60 * self.minutes)
         evaluations = self._evaluations(planned.experiment, costs)
-        # Programs are compiled once more where there is no cache, or where the length changes them.
-        is_cached = bool(jax.config.values["jax_compilation_cache_dir"])
-        steps = self._steps(costs, evaluations, is_cached=is_cached)
-        shorter = self._with_steps(planned, steps, lambda line: None)
-        if is_cached and _other_program(planned.experiment, shorter.experiment):
-            steps = self._steps(costs, evaluations, is_cached=False)
+        steps = self._fitting_steps(planned, costs, evaluations)
         fitted = self._with_steps(planned, steps, say)
         number = evaluations(steps)
         say(
@@ -84,6 +79,27 @@ class TimeLimit:
         if number and every and -(-steps // every) > number:
             return _with_evaluations(fitted, -(-steps // number))
         return fitted
+
+    def _fitting_steps(self, planned: Resolved, costs: Costs, evaluations: Evaluations) -> int:
+        """Returns the steps for which there is time, with another compilation where it is needed.
+
+        The step is compiled once more where there is no cache, or where the length changes it. The
+        second time is known only if the same program serves other lengths.
+        """
+
+        def of(steps: int) -> Experiment:
+            return self._with_steps(planned, steps, lambda line: None).experiment
+
+        is_cached = bool(jax.config.values["jax_compilation_cache_dir"])
+        steps = self._steps(costs, evaluations, is_cached=is_cached)
+        if not is_cached or not _other_program(planned.experiment, of(steps)):
+            return steps
+        steps = self._steps(costs, evaluations, is_cached=False)
+        if _other_program(of(steps), of(steps - 1)):
+            return steps
+        compile_ahead(of(steps))
+        again = self._steps(costs, evaluations, is_cached=True)
+        return steps if _other_program(of(steps), of(again)) else again
 
     def _as_begun(self, planned: Resolved, place: ModelPlace, say: Say) -> Resolved:
         stored = ModelDirectory.open(place.folder).read_experiment().train

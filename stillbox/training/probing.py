@@ -16,12 +16,14 @@ from stillbox.checkpoints.remote_directory import ModelPlace
 from stillbox.devices import job
 from stillbox.devices.announcing import announcing
 from stillbox.devices.compiling import saved_by_cache
+from stillbox.devices.mesh import build_mesh
 from stillbox.evaluation.program import score_program
 from stillbox.evaluation.scoring import open_evaluation, score_dataset
 from stillbox.experiment import schema
 from stillbox.inputs.loader import DevicePrefetcher
 from stillbox.training.loop import Run
-from stillbox.training.preparing import open_data
+from stillbox.training.preparing import compile_step, open_data
+from stillbox.training.program import train_programs
 from stillbox.training.reporting import Stopwatch
 from stillbox.training.state import arrays_to_score
 
@@ -73,6 +75,14 @@ def measure(experiment: schema.Experiment, place: ModelPlace, seconds: float) ->
     with announcing(lambda: "measuring some steps and an evaluation"):
         costs = _Probe(experiment, place).measure(seconds)
     return Costs(**job.broadcast(asdict(costs)))
+
+
+def compile_ahead(experiment: schema.Experiment) -> None:
+    """Compiles the train step of an experiment into the cache of compiled programs."""
+    train = experiment.train
+    mesh = build_mesh(train.batch_size, experiment.devices, parts=train.accumulation_steps)
+    for compilation in list(map(compile_step, train_programs(experiment, mesh))):
+        compilation.result()
 
 
 class _Probe(Run):
