@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from stillbox.checking.candidates import (
     BATCH,
@@ -108,8 +107,8 @@ def plan_run(
     say(stats.describe())
     network = NO_CHANGES
     if written is None:
-        length = overrides.get("train.steps") if steps is None else steps
-        time = _time(stats, machine, cast("int | None", length), epochs, minutes)
+        length = _given_steps(overrides) if steps is None else steps
+        time = _time(stats, machine, length, epochs, minutes)
         recipe, network = _network(stats, time, overrides, say)
         written = read_written(recipe)
     tiles = overridden(*written, merged(network, overrides)).experiment.data.tiles
@@ -155,6 +154,15 @@ def _network(
         say(f"{mark} {candidate.describe()}")
     say(f"recipe {recipe}: {reason(chosen, among)}")
     return recipe, chosen.changes
+
+
+def _given_steps(overrides: Changes) -> int | None:
+    """Returns the steps of a run that overrides set; None: they set none, or no limit."""
+    field = "train.steps"
+    if field not in overrides:
+        return None
+    read = overridden(*read_written(SMALL), {field: overrides[field]})
+    return read.experiment.train.steps or None
 
 
 def _time(

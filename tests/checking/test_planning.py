@@ -165,6 +165,12 @@ def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch
     assert set(sizes) == {(64, 64)}
 
 
+def test_steps_that_are_set_limit_the_candidates(plan):
+    experiment, said = plan(overrides=changes_of(["train.steps=7"]))
+    assert experiment.train.steps == 7
+    assert "7 steps" in said
+
+
 def test_what_is_said_on_the_command_line_wins(plan):
     overrides = ["train.batch_size=4", "train.evaluate_every=7"]
     experiment, said = plan(overrides=changes_of(overrides), epochs=2)
