@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import stillbox
 from stillbox.checking import time_limit as limits
 from stillbox.checking.time_limit import TimeLimit, time_limit
 from stillbox.checkpoints.remote_directory import ModelPlace
@@ -124,6 +125,17 @@ def test_a_limit_that_cannot_be_kept_is_refused(options, value):
     usual = {"minutes": 5.0, "began": 0.0, "steps": None, "epochs": None, "overrides": {}}
     with refused(MINUTES, value):
         time_limit(**(usual | {"is_planned": False, "on_ray": False} | options))
+
+
+def test_a_run_of_python_takes_minutes(experiment, tmp_path, monkeypatch, shared_programs):
+    costs = Costs(start=2.0, compilation=0.0, step=1.0, evaluation=0.5)
+    monkeypatch.setattr(limits, "measure", lambda *arguments: costs)
+    said = []
+    small = experiment(evaluated=False)
+    outcome = stillbox.train(small, tmp_path / "run", minutes=0.4, say=said.append)
+    # .98 * 24 - 2 seconds, less those since the call.
+    assert 10 <= outcome.step <= 21
+    assert f"0.4 minutes: {outcome.step} steps" in said[-1]
 
 
 def test_no_minutes_are_no_limit():

@@ -40,7 +40,8 @@ def trained_with(monkeypatch):
     """Takes the place of training and remembers what it was called with."""
     seen = []
 
-    def train(experiment, directory, origins, profile):
+    def train(experiment, directory, origins, profile, hint):
+        assert not hint  # the verb has no --minutes
         seen.append((experiment, directory))
         return Outcome(step=1, reason="finished", scores=None)
 

@@ -157,7 +157,7 @@ def test_other_texts_than_steps_are_refused(stillbox, trained, scenes, tmp_path,
 def test_the_front_doors_hand_it_on(tmp_path, monkeypatch, scenes, much_memory):
     seen = []
 
-    def train(experiment, directory, origins, profile):
+    def train(experiment, directory, origins, profile, hint):
         seen.append(profile)
         return Outcome(step=1, reason="finished", scores=None)
 

@@ -51,7 +51,8 @@ def trained_with(monkeypatch, much_memory):
     """Takes the place of training and remembers what it was called with."""
     seen = []
 
-    def train(experiment, directory, origins, profile):
+    def train(experiment, directory, origins, profile, hint):
+        assert not hint  # the verb has no --minutes
         seen.append((experiment, directory, profile))
         return Outcome(step=1, reason="finished", scores=None)
 
