@@ -18,6 +18,8 @@ from stillbox.checkpoints.files import DirectoryLock, read_manifest, write_manif
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
 from stillbox.records.files import write_whole
+from stillbox.textformat.yaml_tree import MAX_BYTES
+from stillbox.untrusted import read_untrusted
 
 COMMAND = "command.json"
 """The file with what a command asked for, and whether its run is finished."""
@@ -72,9 +74,11 @@ def run_folder(
 
 
 def digest_of(config: str) -> str:
-    """Returns a checksum of a config file; empty if the config is a recipe."""
+    """Returns a checksum of a config file; empty if the config is a recipe, or refused later."""
     path = Path(config)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    with suppress(UserError):
+        return hashlib.sha256(read_untrusted(path, most=MAX_BYTES)).hexdigest()
+    return ""
 
 
 def _choose(

@@ -216,7 +216,7 @@ def test_overrides_change_the_suppression(stillbox, trained, photos, here):
 def cards(monkeypatch):
     """Every model finds the cards."""
     monkeypatch.setattr(
-        "stillbox.api.load", lambda *words, tiling, **others: Predictor(Cards(), tiling=tiling)
+        "stillbox.api.load", lambda *words, tiling=None, **others: Predictor(Cards(), tiling=tiling)
     )
 
 

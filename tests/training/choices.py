@@ -12,6 +12,7 @@ ELSEWHERE = {
     "data.evaluation.shuffle": "evaluation goes through all records once, in order",
     "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
     "data.evaluation.annotations": "what is scored against: tests/evaluation/test_ground_truth.py",
+    "data.tiles.merge": "of detections: tests/proofs/test_tiles.py",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: tests/training/test_nothing_ignored.py",
     "train.loggers": "the loggers: tests/training/test_tracking.py",
@@ -159,6 +160,7 @@ def _kinds(*kinds):
 # The other members of each choice by section, each with the further overrides that the rules
 # require.
 _CHOICES = {
+    "data.tiles": ["{side: 32, overlap: 0.1}"],
     "model.head": [
         (
             f"{{kind: weight_shared, {_TOWER}}}",
