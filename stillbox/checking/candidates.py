@@ -17,7 +17,7 @@ from stillbox.experiment.resolve import read_config
 from stillbox.experiment.schema import Model, Tiles
 from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.experiment.values import Value
-from stillbox.printing import count_text, sides_text
+from stillbox.printing import count_text, printable_line, sides_text
 
 SMALL, SSD, PYRAMID, LARGE = (
     "gfl_mobile",
@@ -117,7 +117,7 @@ class Candidate:
         return (
             f"{self.recipe} {sides_text(self.size)}, {tiles}, {self.operations / 1e9:.1f} GFLOP "
             f"an image, {count_text(self.steps, 'step')}, two cells for "
-            f"{self.resolved.get(worst, 1):.0%} of {worst}: forecast {self.forecast:.2f}"
+            f"{self.resolved.get(worst, 1):.0%} of {printable_line(worst)}: forecast {self.forecast:.2f}"
         )
 
 
