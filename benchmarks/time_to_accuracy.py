@@ -1,6 +1,6 @@
 """AP and AP50 on a folder of images against minutes, from the command to the last evaluation.
 
-Each cell is a training of its own with a schedule that ends with the minutes:
+Each cell is a training of its own that ends with the minutes:
 
 - `stillbox train --data FOLDER` as it comes, from random weights, from `--weights`, and recipes of
   `--start`;
@@ -33,9 +33,8 @@ from stillbox.evaluation.coco import from_coco_json, results_from_coco_json, sco
 from stillbox.evaluation.results import ImageResult
 
 ULTRALYTICS = ("ultralytics", "ultralytics")
-# Steps of the run that tells how many others may have, and the share of the time that is left over.
-_TIMED_STEPS, _RESERVE = 24, 0.03
-_EVALUATIONS = 5
+# The share of the time that torchvision's runs leave over.
+_RESERVE = 0.03
 _EVALUATED = re.compile(r"step \d+: AP ([\d.]+), AP50 ([\d.]+)")
 _NETWORKS = ("ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn")
 
@@ -131,28 +130,12 @@ def prepare(source: Path, work: Path) -> Folder:
 def own_row(
     data: Folder, minutes: float, place: Path, *, weights: str, recipe: str = ""
 ) -> Training:
-    """Trains as many steps as end in time, by the seconds of a short run of the same command."""
-    before, step = _start_and_step(data, place / "first", weights, recipe)
-    steps = max(int((minutes * (1 - _RESERVE) - before) / step), _EVALUATIONS)
-    command = _train(data, place / "model", weights, recipe, steps)
+    """Trains for so many minutes, without a cache."""
+    words = ("--data", data.records, "--weights", weights, "--model-dir", place / "model")
+    command = stillbox("train", *filter(None, [recipe]), *words, "--minutes", str(minutes))
     lines = run(command, STILLBOX_CACHE=str(place / "cache"))
     matches = ((now, _EVALUATED.match(line)) for now, line in lines)
     return Training.of([Point(now, *map(float, match.groups())) for now, match in matches if match])
-
-
-def _train(data: Folder, model: Path, weights: str, recipe: str, steps: int) -> list[str | Path]:
-    words = ("--data", data.records, "--weights", weights, "--model-dir", model)
-    every = f"train.evaluate_every={-(-steps // _EVALUATIONS)}"
-    return stillbox("train", *filter(None, [recipe]), *words, "--steps", str(steps), "--set", every)
-
-
-def _start_and_step(data: Folder, model: Path, weights: str, recipe: str) -> tuple[float, float]:
-    """Returns the minutes of a run beside its steps, with as many evaluations, and of a step."""
-    command = _train(data, model, weights, recipe, _TIMED_STEPS)
-    lines = run(command, STILLBOX_CACHE=str(model.with_name("first_cache")))
-    rows = map(json.loads, (model / "metrics.jsonl").read_text().splitlines())
-    step = 1 / 60 / max(row["steps_per_second"] for row in rows if "steps_per_second" in row)
-    return lines[-1][0] - _TIMED_STEPS * step, step
 
 
 def ultralytics(data: Folder, minutes: float, place: Path, *, python: Path) -> Training:
