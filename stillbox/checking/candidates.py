@@ -113,11 +113,12 @@ class Candidate:
     def describe(self) -> str:
         """Returns a line with the candidate and its forecast."""
         worst = min(self.resolved, key=self.resolved.__getitem__, default="box")
+        share = f"{self.resolved.get(worst, 1):.0%} of {printable_line(worst)}"
         tiles = f"{self.samples} tiles of {self.tile} pixels" if self.tile else "the whole image"
         return (
             f"{self.recipe} {sides_text(self.size)}, {tiles}, {self.operations / 1e9:.1f} GFLOP "
-            f"an image, {count_text(self.steps, 'step')}, two cells for "
-            f"{self.resolved.get(worst, 1):.0%} of {printable_line(worst)}: forecast {self.forecast:.2f}"
+            f"an image, {count_text(self.steps, 'step')}, two cells for {share}: forecast "
+            f"{self.forecast:.2f}"
         )
 
 
