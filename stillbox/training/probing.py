@@ -138,7 +138,8 @@ class _Probe(Run):
         if not experiment.data.evaluation.paths:
             return 0.0, 0.0
         dataset, program = open_evaluation(experiment), score_program(experiment)
-        images = min(settings.max_examples or len(dataset), len(dataset))
+        total = len(dataset.source)
+        images = min(settings.max_examples or total, total)
         scored = min(images, _SCORED_IMAGES)
         arrays = arrays_to_score(self._state, use_ema=settings.use_ema)
         tracing = Stopwatch()

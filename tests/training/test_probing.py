@@ -3,6 +3,7 @@
 import pytest
 
 from stillbox.checkpoints.remote_directory import ModelPlace
+from stillbox.training import probing
 from stillbox.training.probing import Costs, measure
 
 
@@ -48,3 +49,17 @@ def test_records_for_fewer_steps_than_are_measured_are_enough(
     # Ten images, of four a step: three steps.
     small = experiment("data.train.num_epochs=1", evaluated=False)
     assert measure(small, ModelPlace(tmp_path / "run"), 60.0).step > 0
+
+
+def test_an_evaluation_through_tiles_is_measured_by_its_images(
+    experiment, tmp_path, shared_programs, monkeypatch
+):
+    asked = []
+
+    def score(detect, experiment, dataset, *, trained):
+        asked.append((experiment.evaluation.max_examples, len(dataset.source), len(dataset)))
+
+    monkeypatch.setattr(probing, "score_dataset", score)
+    measure(experiment("data.tiles={side: 64}"), ModelPlace(tmp_path / "run"), 1.0)
+    ((scored, images, tiles),) = asked
+    assert scored == images < tiles
