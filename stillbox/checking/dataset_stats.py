@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.checking.data import read_truth
+from stillbox.evaluation.anchor_cells import LEAST_CELLS
+from stillbox.evaluation.ground_truth import SAMPLE
 from stillbox.experiment.schema import FixedShapeResizer, Records, Tiles
+from stillbox.inputs.tiles import windows_of
 from stillbox.printing import count_text
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
 from stillbox.records.problems import BadRecordError
 from stillbox.records.source import ExampleSource, spread_indices
-from stillbox.records.tile_grid import tile_windows
 
 # A class with fewer boxes has no tenth of them.
 _COUNTED = 10
-_CELLS = 2
-"""Cells of the finest feature map that a box needs on each side to be found well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Sides:
     def resolved(self, stride: int) -> dict[str, float]:
         """Returns the share of each class's boxes with two cells of a feature map or more."""
         return {
-            name: float(np.mean(self.sides[rows] >= _CELLS * stride))
+            name: float(np.mean(self.sides[rows] >= LEAST_CELLS * stride))
             for name, rows in self.of.of_classes().items()
         }
 
@@ -88,11 +88,7 @@ class Sides:
         return sum(means) / len(means) if means else 1.0
 
 
-# At most so many records are read; the others are assumed to be similar.
-_SAMPLE = 2000
 _LEAST_BOXES = 20
-
-
 # Images have one shape if so many differ from the usual one by no more than this factor.
 _ONE_SHAPE, _SAME = 0.9, 1.15
 
@@ -123,8 +119,7 @@ class DatasetStats:
         """
         if tiles is None:
             return self
-        windows = tile_windows(self.height, self.width, tiles.side, tiles.overlap)
-        return replace(self, images=self.images * (len(windows) + tiles.whole_image))
+        return replace(self, images=self.images * len(windows_of(tiles, (self.height, self.width))))
 
     def describe(self) -> str:
         """Returns a phrase."""
@@ -144,7 +139,7 @@ def read_dataset_stats(records: Records) -> DatasetStats:
     """
     label_map = LabelMap.from_file(records.label_map)
     source = ExampleSource(records.paths, label_map, bad_records="drop")
-    indices = spread_indices(len(source), _SAMPLE)
+    indices = spread_indices(len(source), SAMPLE)
     seen = [image for image in ordered_map(partial(_boxes_of, source), indices) if image]
     numbers = [len(boxes) for boxes, _, _ in seen]
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(boxes for boxes, _, _ in seen)])
@@ -170,7 +165,7 @@ def read_dataset_stats(records: Records) -> DatasetStats:
 def room_in_tiles(records: Records, tiles: Tiles) -> int:
     """Returns room for the boxes of the fullest tile, as `DatasetStats.max_boxes` for an image."""
     source = ExampleSource(records.paths, LabelMap.from_file(records.label_map), bad_records="drop")
-    truth = read_truth(source, FixedShapeResizer(height=1, width=1), tiles=tiles, limit=_SAMPLE)
+    truth = read_truth(source, FixedShapeResizer(height=1, width=1), tiles=tiles, limit=SAMPLE)
     return _room(int(np.diff(truth.starts).max(initial=0)))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from stillbox.checking.advice.training import settling_decays
 from stillbox.checking.dataset_stats import DatasetStats
@@ -86,10 +87,10 @@ class Fitting:
     machine: Machine
     say: Callable[[str], None]
 
-    @property
+    @cached_property
     def stats(self) -> DatasetStats:
         """The data set with a tile as an image, where images are cut into tiles."""
-        return self.data.of_samples(self._overridden().data.tiles)
+        return self.data.of_samples(self._overridden.data.tiles)
 
     def plan(self, steps: int | None, epochs: float | None, *, is_timed: bool) -> Resolved:
         """Returns the recipe with weights, batch, length and evaluations; see `plan_run`.
@@ -109,19 +110,20 @@ class Fitting:
         return set_length(read_config(measured, merged(last, self.overrides)))
 
     def _weights(self) -> Changes:
-        experiment = self._overridden()
+        experiment = self._overridden
         if CHECKPOINT in self.overrides:
             return given_weights(experiment.train.fine_tune.checkpoint, self.say)
         return first_weights(experiment, self.say)
 
     def _batch(self) -> int:
-        experiment = self._overridden()
+        experiment = self._overridden
         if "train.batch_size" in self.overrides:
             return experiment.train.batch_size
         batch = choose_batch(experiment, self.stats, self.machine)
         self.say(f"batch {batch.value}: {batch.reason}")
         return int(batch.value)
 
+    @cached_property
     def _overridden(self) -> Experiment:
         return overridden(self.read, "", self.overrides).experiment
 

@@ -23,6 +23,8 @@ Grid = tuple[FloatArray, FloatArray]
 
 _INSIDE = 0.01
 """A centre so near to the edge of a box, in pixels, is outside (`boxes/adaptive_matching.py`)."""
+LEAST_CELLS = 2.0
+"""Cells of the finest feature map that a box needs on each side; shorter ones are hardly learnt."""
 # Sides that feature pyramids halve without a rest.
 _STEP = 64
 # An input that would have to be larger by this factor is a question of tiles.

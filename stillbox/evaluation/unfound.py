@@ -8,7 +8,13 @@ from functools import lru_cache
 import numpy as np
 
 from stillbox.errors import UserError
-from stillbox.evaluation.anchor_cells import anchor_grids, cell_side, input_boxes, larger_input
+from stillbox.evaluation.anchor_cells import (
+    LEAST_CELLS,
+    anchor_grids,
+    cell_side,
+    input_boxes,
+    larger_input,
+)
 from stillbox.evaluation.ground_truth import read_sample
 from stillbox.evaluation.limits import LimitTable
 from stillbox.evaluation.results import FloatArray, ImageTruth
@@ -19,8 +25,6 @@ from stillbox.printing import count_text, printable_line
 
 # AP is shown with three places.
 _NOTHING = 0.0005
-# Shorter objects are hardly learnt; `checking/planning.py` chooses networks by the same number.
-_LEAST_CELLS = 2.0
 _FEW_BOXES = 50
 # Share of the objects of a class that a limit has to cost before it is named as a reason.
 _MUCH = 0.5
@@ -86,12 +90,12 @@ def _size(
     resizer = experiment.model.resizer
     sides = np.concatenate([_sides(truth, class_id, resizer) for truth in truths])
     cells = float(np.median(sides)) / cell_side(anchor_grids(experiment), resizer)
-    if cells < _LEAST_CELLS:
-        remedy = larger_input(resizer, _LEAST_CELLS / cells, experiment.data.tiles)[1]
+    if cells < LEAST_CELLS:
+        remedy = larger_input(resizer, LEAST_CELLS / cells, experiment.data.tiles)[1]
         size = "x".join(map(str, resizer.input_size))
         yield (
             f"half of them are shorter than {cells:.1f} cells of the finest feature map at an "
-            f"input of {size}, and {_LEAST_CELLS:g} are needed: {remedy}"
+            f"input of {size}, and {LEAST_CELLS:g} are needed: {remedy}"
         )
 
 
