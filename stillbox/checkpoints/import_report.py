@@ -53,6 +53,8 @@ class ImportReport:
     """Name that was searched for by path."""
     mismatched: tuple[Mismatch, ...]
     """Found under the right name, with another shape."""
+    without_statistics: tuple[str, ...] = ()
+    """Paths of loaded batch norms that have no measured mean and variance of their input."""
     notes: tuple[str, ...] = ()
     departure: str = ""
     """The first layer apart from heads that is missing or different in a graph."""

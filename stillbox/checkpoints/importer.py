@@ -35,6 +35,7 @@ from stillbox.records.label_map import LabelMap
 from stillbox.references import Setting
 from stillbox.textformat.name_patterns import found_in
 
+_MEAN = ".mean"
 _KINDS: Mapping[Library | None, str] = {"tensorflow": "TF1 checkpoints", "keras": "TF2 checkpoints"}
 
 
@@ -168,14 +169,16 @@ def read_weights(
     )
     loaded = {name: at for name, at in sources.items() if held[name] == shapes[name]}
     arrays = {name: name_map.read(name, at, weights.arrays) for name, at in loaded.items()}
+    unmeasured = _without_statistics(weights, arrays)
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
         skipped=explain_rest(weights.arrays, set(sources.values()), variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
+        without_statistics=unmeasured,
         notes=notes_on_parts(name_map, loaded, mismatched, model)
-        + _notes_on_folds(weights, loaded, model, options),
+        + _notes_on_statistics(unmeasured, model, options),
         departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
@@ -231,19 +234,29 @@ def _identify(
     return (matched, matched_map) if better else (weights, name_map)
 
 
-def _notes_on_folds(
-    weights: Weights, loaded: Collection[str], model: schema.Model, options: ImportOptions
+def _without_statistics(weights: Weights, arrays: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Returns the paths of norms that a converter folded, or that keep the values of a start."""
+    held = weights.arrays
+    lost = held.lost_statistics if isinstance(held, MatchedArrays) else frozenset[str]()
+    norms = (path.removesuffix(_MEAN) for path in arrays if path.endswith(_MEAN))
+    return tuple(
+        norm
+        for norm in norms
+        if norm + _MEAN in lost
+        or not (arrays[norm + _MEAN].any() or np.ptp(arrays.get(norm + ".var", [0.0])))
+    )
+
+
+def _notes_on_statistics(
+    unmeasured: Collection[str], model: schema.Model, options: ImportOptions
 ) -> tuple[str, ...]:
-    """Notes that training would normalise by statistics which the kernels have in them already."""
-    arrays = weights.arrays
+    """Notes what training does with norms that have no statistics."""
     if not options.for_training or getattr(model, "freeze_batch_norm", False):
         return ()
-    count = arrays.count_folded(loaded) if isinstance(arrays, MatchedArrays) else 0
     return (
-        f"{count_text(count, 'batch norm')} folded into kernels, whose statistics are lost: "
-        "training begins with another network, and hardly learns at the rates of a recipe from "
-        "such weights; they are for predict, evaluate and export",
-    ) * bool(count)
+        f"{count_text(len(unmeasured), 'batch norm')} without statistics, since a converter folded "
+        "them into kernels: training measures them on its first images, where norms are not frozen",
+    ) * bool(unmeasured)
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:

@@ -24,9 +24,11 @@ from stillbox.experiment.yaml_config import store_paths
 from stillbox.inputs.dataset import Dataset
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
+from stillbox.printing import count_text
 from stillbox.records.label_map import LabelMap
 from stillbox.references import Parameter, Setting
 from stillbox.training.distillation import TEACHER
+from stillbox.training.norm_statistics import MEASURED_IMAGES, measure_norms
 from stillbox.training.state import TrainState, create_state
 
 # Fields that may change when a run is resumed: none of them changes what a step computes. Records
@@ -145,7 +147,7 @@ def start_run(
     detector = build_detector(
         experiment.model, seed=train.seed, dtype=dtype, quantization=train.quantization
     )
-    report = None
+    report, measured = None, 0
     if previous is None and train.fine_tune.checkpoint:
         report = import_weights(
             detector,
@@ -153,6 +155,7 @@ def start_run(
             train.fine_tune.checkpoint,
             ImportOptions.of_training(train.fine_tune),
         )
+        measured = measure_norms(detector, experiment, report.without_statistics)
     _, params, stats = split_detector(detector)
     # One program, where each shape would otherwise have its own.
     create = jax.jit(partial(create_state, train=train, trainable=trainable))
@@ -165,6 +168,11 @@ def start_run(
             decision += "; train.fine_tune.checkpoint has no effect"
     elif report is not None:  # case 2
         decision = f"fine-tuning from {train.fine_tune.checkpoint}: {report.summary()}"
+        if measured:
+            decision += (
+                f"; {count_text(measured, 'batch norm')} without statistics, measured on "
+                f"{MEASURED_IMAGES} training images"
+            )
     else:  # case 3
         decision = (
             f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "

@@ -222,10 +222,12 @@ def test_training_is_told_that_statistics_are_lost(arrays, tmp_path, frozen):
     model = small_model(f"model.freeze_batch_norm={str(frozen).lower()}")
     path = WRITERS["tflite"](tmp_path, *folded(arrays))
     report, _ = imported(model, path, for_training=True)
-    notes = [note for note in report.notes if "5 batch norms folded into kernels" in note]
+    notes = [note for note in report.notes if "5 batch norms without statistics" in note]
     assert len(notes) == (not frozen)
-    report, _ = imported(model, path)
+    report, read = imported(model, path)
     assert not report.notes
+    norms = {name.removesuffix(".mean") for name in read if name.endswith(".mean")}
+    assert set(report.without_statistics) == norms
 
 
 def test_a_graph_of_another_model_is_refused_by_its_first_other_layer(arrays, tmp_path):

@@ -246,9 +246,10 @@ class MatchedArrays(LazyArrays[_Source]):
                 entries[path] = _Source(shape, tuple(uses), folded and path.endswith(".mean"))
         super().__init__(entries)
 
-    def count_folded(self, paths: Iterable[str]) -> int:
-        """Counts the batch norms with lost statistics among paths."""
-        return sum(self.entries[path].lost for path in paths)
+    @property
+    def lost_statistics(self) -> frozenset[str]:
+        """Paths of the means of batch norms that the graph has no statistics of."""
+        return frozenset(path for path, entry in self.entries.items() if entry.lost)
 
     def _read(self, name: str, entry: _Source) -> np.ndarray:
         if not entry.uses:

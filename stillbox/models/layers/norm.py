@@ -6,6 +6,7 @@ backward pass reads it and the gradient three times, or twice in float32 on a CP
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -230,6 +231,9 @@ class NormLayer(nnx.Module):
         regularizer: penalty on scale and offset.
     """
 
+    observer: Callable[[jax.Array], None] | None = None
+    """Called with the input where the moving statistics normalise it."""
+
     def __init__(
         self,
         channels: int,
@@ -265,6 +269,8 @@ class NormLayer(nnx.Module):
                 mean, var = jnp.mean(means, axis=0), jnp.mean(variances, axis=0)
             self._update_statistics(mean, var, images * math.prod(x.shape[1:3]))
             return y
+        if self.observer is not None:
+            self.observer(x)
         factor = jax.lax.rsqrt(self.var[...] + self.config.epsilon) * scale
         y = (x.astype(jnp.float32) - self.mean[...]) * factor + bias
         return ACTIVATIONS[activation](y).astype(x.dtype)
