@@ -59,7 +59,7 @@ def first_weights(experiment: Experiment, say: Callable[[str], None]) -> Changes
         say(f"weights to start from: {checkpoint}")
         return {}
     rows = known_weights().values()
-    fitting = [row for row in rows if row.fits(experiment.model) and not row.folded]
+    fitting = [row for row in rows if row.fits(experiment.model)]
     fitting.sort(key=lambda row: experiment.name not in row.recipes)
     for row in fitting:
         if find_weights(row.name) is not None:

@@ -169,16 +169,15 @@ def read_weights(
     )
     loaded = {name: at for name, at in sources.items() if held[name] == shapes[name]}
     arrays = {name: name_map.read(name, at, weights.arrays) for name, at in loaded.items()}
-    unmeasured = _without_statistics(weights, arrays)
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
         skipped=explain_rest(weights.arrays, set(sources.values()), variables, left_out, name_map),
         missing=missing,
         mismatched=mismatched,
-        without_statistics=unmeasured,
+        without_statistics=_without_statistics(weights, arrays),
         notes=notes_on_parts(name_map, loaded, mismatched, model)
-        + _notes_on_statistics(unmeasured, model, options),
+        + _notes_on_frozen_norms(shapes, loaded, model, options),
         departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:
@@ -247,16 +246,22 @@ def _without_statistics(weights: Weights, arrays: Mapping[str, np.ndarray]) -> t
     )
 
 
-def _notes_on_statistics(
-    unmeasured: Collection[str], model: schema.Model, options: ImportOptions
+def _notes_on_frozen_norms(
+    shapes: Mapping[str, object],
+    loaded: Collection[str],
+    model: schema.Model,
+    options: ImportOptions,
 ) -> tuple[str, ...]:
-    """Notes what training does with norms that have no statistics."""
-    if not options.for_training or getattr(model, "freeze_batch_norm", False):
+    """Notes that norms which the weights lack are frozen with the statistics of no data."""
+    if not options.for_training or not getattr(model, "freeze_batch_norm", False):
         return ()
+    fresh = [path for path in shapes if path.endswith(_MEAN) and path not in loaded]
     return (
-        f"{count_text(len(unmeasured), 'batch norm')} without statistics, since a converter folded "
-        "them into kernels: training measures them on its first images, where norms are not frozen",
-    ) * bool(unmeasured)
+        f"model.freeze_batch_norm also freezes {count_text(len(fresh), 'batch norm')} that the "
+        "weights lack, with the statistics of no data: "
+        f"{Setting('model.freeze_batch_norm', False)} "
+        f"{Setting('model.backbone.conv.batch_norm.train', False)} freezes the backbone's alone",
+    ) * bool(fresh)
 
 
 def _matching(wanted: list[str], name_map: NameMap, patterns: tuple[str, ...]) -> set[str]:

@@ -208,12 +208,6 @@ def _get(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_FOLDED = (
-    "not to train from: its batch norms are folded into kernels, and it hardly learns at its "
-    "recipe's rates"
-)
-
-
 def _commands(row: KnownWeights, path: str = "") -> Iterator[str]:
     """Yields what the weights are for; `path`: where they lie, if not under their name."""
     recipe = row.recipes[0] if row.recipes else "CONFIG"
@@ -221,10 +215,7 @@ def _commands(row: KnownWeights, path: str = "") -> Iterator[str]:
         # A path says nothing of classes.
         sets = set_words(row.detector_changes()) if path else []
         yield " ".join(["stillbox predict", recipe, "IMAGES --weights", path or row.name, *sets])
-    if row.folded:
-        yield _FOLDED
-    else:
-        yield " ".join(["stillbox train", recipe, *set_words(row.changes(path))])
+    yield " ".join(["stillbox train", recipe, *set_words(row.changes(path))])
 
 
 def _save(arguments: argparse.Namespace) -> int:

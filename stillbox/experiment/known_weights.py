@@ -121,14 +121,6 @@ class KnownWeights:
         match = _FAMILY.match(self.name)
         return match[0] if match else "others"
 
-    @property
-    def folded(self) -> bool:
-        """A detector without batch norms of its own: a converter has folded them into kernels.
-
-        It predicts as the original does, and hardly learns at the rates of its recipe.
-        """
-        return self.scope == "detection" and self.kind in ("tfjs", "tflite")
-
     def fits(self, model: Model) -> bool:
         """Returns whether a model takes them."""
         try:
@@ -184,7 +176,7 @@ def suggest_weights(text: str, model: Model | None, scope: str = "") -> tuple[Kn
         parts = [part for part in Path(text).parts if part in words]
         close = parts or difflib.get_close_matches(Path(text).name, words, n=1, cutoff=0.7)
         return tuple(words[word] for word in close[:_SUGGESTED])
-    fitting = [row for row in rows if row.fits(model) and not row.folded]
+    fitting = [row for row in rows if row.fits(model)]
     fitting.sort(key=lambda row: (row.scope != scope, row.name not in text))
     return tuple(fitting[:_SUGGESTED])
 

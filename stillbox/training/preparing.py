@@ -103,6 +103,7 @@ def describe_run(
 ) -> Iterator[str]:
     """Yields the lines about a run before its first step."""
     yield start.decision.replace(str(place.folder), str(place))
+    yield from (f"note: {note}" for note in start.notes)
     weightless = frozen_fresh_statistics(experiment)
     if weightless is not None and not int(start.state.step):
         yield f"warning: {weightless.describe({})}"

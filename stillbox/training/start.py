@@ -87,6 +87,8 @@ class Start:
 
     state: TrainState
     decision: str
+    notes: tuple[str, ...] = ()
+    """What else is to be said of the first weights."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def start_run(
             f"from scratch: {directory} holds no checkpoint and train.fine_tune.checkpoint "
             "is not given"
         )
-    return Start(state, decision)
+    return Start(state, decision, report.notes if report else ())
 
 
 def replicas_before(directory: Path, step: int, experiment: schema.Experiment) -> int | None:

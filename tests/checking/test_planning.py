@@ -65,13 +65,6 @@ def test_weights_that_no_recipe_takes_are_refused_with_what_does():
     assert "pipeline.config" in str(error.value)
 
 
-def test_weights_with_folded_norms_are_not_picked(monkeypatch):
-    monkeypatch.setattr(planning_weights, "find_weights", lambda name: Path(name))
-    experiment = read_config("ssdlite_mobilenet_v2_coco").experiment
-    changes = planning_weights.first_weights(experiment, lambda line: None)
-    assert changes[CHECKPOINT] == "ssdlite_mobilenet_v2_coco"
-
-
 @pytest.fixture
 def plan(scenes, tmp_path, no_installed_weights, monkeypatch):
     """The function from arguments of `plan_run` to its answer and what was said."""

@@ -202,16 +202,6 @@ def test_the_list_prints_the_classes_of_a_detector(stillbox, name, classes):
     assert "classes, label map" not in stillbox("weights", "list", "mobilenet_v1_1.0_224").out
 
 
-def test_weights_with_folded_norms_are_not_recommended_to_train_from(stillbox):
-    folded = [row for row in known_weights().values() if row.folded]
-    assert {row.kind for row in folded} == {"tfjs"}
-    for row in folded:
-        out = stillbox("weights", "list", row.name).out
-        assert "not to train from" in out
-        assert "stillbox train" not in out
-    assert "stillbox train" in stillbox("weights", "list", "ssd_mobilenet_v1_coco").out
-
-
 def _unreachable(address, *_):
     raise URLError("no network")
 

@@ -49,6 +49,10 @@ def checkpoint_fits(experiment: schema.Experiment) -> Remarks:
         yield Remark(CHECKPOINT, problem, error.fix or "", "error")
     else:
         yield from _of_report(report)
+        if report.without_statistics and not getattr(experiment.model, "freeze_batch_norm", False):
+            norms = count_text(len(report.without_statistics), "batch norm")
+            problem = f"{norms} without statistics, which training measures on its first images"
+            yield Remark(CHECKPOINT, problem, severity="note")
 
 
 def _of_report(report: "ImportReport") -> Remarks:
