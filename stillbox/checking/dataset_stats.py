@@ -101,7 +101,7 @@ class DatasetStats:
     boxes: int
     """Boxes of all images, extrapolated if only some were read."""
     classes: int
-    """The highest id of the label map."""
+    """Of the label map, without the gaps between its ids."""
     max_boxes: int
     """At least as many as the fullest image that was read has, with room to spare."""
     height: int
@@ -153,7 +153,7 @@ def read_dataset_stats(records: Records) -> DatasetStats:
     return DatasetStats(
         images=len(source),
         boxes=round(len(boxes) * len(source) / max(len(indices), 1)),
-        classes=label_map.max_id,
+        classes=len(label_map),
         max_boxes=_room(max(numbers, default=0)),
         height=round(float(height)),
         width=round(float(width)),

@@ -40,11 +40,12 @@ from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.reading import Reading
 from stillbox.experiment.resolve import Resolved, is_recipe, overridden, read_config, read_written
 from stillbox.experiment.rules.missing import CHECKPOINT
-from stillbox.experiment.schema import Experiment, Records
+from stillbox.experiment.schema import Experiment, Model, Records
 from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
 from stillbox.records.files import refuse_links
+from stillbox.records.label_map import LabelMap, required_classes
 from stillbox.training.length import set_length
 from stillbox.training.start import another_directory
 
@@ -111,10 +112,10 @@ def plan_run(
         time = _time(stats, machine, length, epochs, minutes)
         recipe, network = _network(stats, time, overrides, say)
         written = read_written(recipe)
-    tiles = overridden(*written, merged(network, overrides)).experiment.data.tiles
-    if tiles is not None:
-        stats = replace(stats, max_boxes=room_in_tiles(train, tiles))
-    chosen = merged(network, _data_changes(records, stats))
+    experiment = overridden(*written, merged(network, overrides)).experiment
+    if experiment.data.tiles is not None:
+        stats = replace(stats, max_boxes=room_in_tiles(train, experiment.data.tiles))
+    chosen = merged(network, _data_changes(records, stats, experiment.model))
     read = overridden(*written, merged(chosen, overrides))
     chosen = merged(chosen, _limits(read.experiment, stats, overrides, say))
     if config is None or is_recipe(config):
@@ -267,7 +268,8 @@ def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) ->
     raise faults[0]
 
 
-def _data_changes(records: FolderRecords, stats: DatasetStats) -> Changes:
+def _data_changes(records: FolderRecords, stats: DatasetStats, model: Model) -> Changes:
+    label_map = LabelMap.from_file(records.label_map)
     return {
         "data.train.paths": records.train,
         "data.evaluation.paths": records.validation,
@@ -275,5 +277,5 @@ def _data_changes(records: FolderRecords, stats: DatasetStats) -> Changes:
         "data.evaluation.label_map": records.label_map if records.validation else "",
         "data.train.max_boxes": stats.max_boxes,
         "data.evaluation.max_boxes": stats.max_boxes,
-        "model.num_classes": stats.classes,
+        "model.num_classes": required_classes(label_map, model.class_slots),
     }

@@ -131,7 +131,7 @@ class WeightSharedPredictor(Part):
         last = partial(
             SeparableConv2d if config.depthwise else Conv2d,
             config.depth if config.layers_before else common,
-            size=config.kernel_size,
+            size=config.predictor_kernel_size or config.kernel_size,
             stride=1,
             hyperparams=_predictor_hyperparams(config),
             **options.layer_arguments() | {"num_uses": maps},

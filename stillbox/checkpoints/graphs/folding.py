@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stillbox.checkpoints.array_files import ArrayEntry
-from stillbox.checkpoints.graphs.graph import GraphArrays, Layer, Step
+from stillbox.checkpoints.graphs.graph import GraphArrays, Layer, Step, part_of
 from stillbox.checkpoints.graphs.traced import ModelLayer, NormUse
 from stillbox.experiment import schema
 
@@ -81,7 +81,7 @@ def _columns(
     layer: Layer, graph: GraphArrays[ArrayEntry], normalization: schema.PixelNormalization | None
 ) -> Reals:
     """Returns a kernel with a column for each channel of the result."""
-    kernel = graph.read_kernel(layer.kernel).astype(np.float64)
+    kernel = part_of(graph.read_kernel(layer.kernel), layer.channels).astype(np.float64)
     if layer.pixels and normalization is not None and len(layer.shape) == 4:
         kernel = kernel * _pixel_factors(layer, graph, normalization)[:, None]
     return kernel.reshape(-1, layer.shape[-1])
@@ -151,7 +151,7 @@ def _apply(
 
 
 def _constants(step: Step, graph: GraphArrays[ArrayEntry]) -> list[Reals]:
-    return [graph.read_constant(name) for name in step.constants]
+    return [part_of(graph.read_constant(name), step.channels) for name in step.constants]
 
 
 def _folded(

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -19,10 +20,11 @@ from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
 
 OperationKind = Literal[
     "convolution", "depthwise", "add", "subtract", "multiply", "divide", "root", "inverse_root",
-    "absolute", "minimum", "norm", "same", "reshape", "pad", "size", "scores", "other",
+    "absolute", "minimum", "norm", "same", "reshape", "transpose", "split", "pad", "size", "scores",
+    "other",
 ]  # fmt: skip
-"""`same` returns its first input, perhaps of another type; `size` returns the shape of its input,
-and `scores` sigmoids or a softmax."""
+"""`same` returns its first input, perhaps of another type; `split` divides it among its outputs;
+`size` returns the shape of its input, and `scores` sigmoids or a softmax."""
 MOST_OPERATIONS = 100_000
 """Real graphs have some thousands."""
 
@@ -30,6 +32,8 @@ MOST_OPERATIONS = 100_000
 _MOST_DEEP = 8
 _WITH_TWO = ("add", "subtract", "multiply", "divide")
 _WITH_ONE = ("same", "reshape", "root", "inverse_root")
+# Between a convolution and its offset; a constant is not the same after a transposition.
+_UNCHANGED = ("same", "transpose")
 
 
 class Operation(NamedTuple):
@@ -44,6 +48,8 @@ class Operation(NamedTuple):
     epsilon: float = 0.0
     """The epsilon of a norm. A norm has the inputs x, gamma, beta, mean and variance. A convolution
     that a norm follows has x, kernel and the last four."""
+    sizes: tuple[int, ...] = ()
+    """The lengths of a split's outputs."""
 
 
 class Constants:
@@ -161,6 +167,16 @@ class Step(NamedTuple):
     kind: OperationKind
     constants: tuple[str, ...]
     epsilon: float = 0.0
+    channels: tuple[int, int] | None = None
+    """The first and behind the last of the channels that a split takes; None: all."""
+
+
+def part_of(array: np.ndarray, channels: tuple[int, int] | None) -> np.ndarray:
+    """Returns the channels that a split takes of an array, which may have one for all."""
+    if channels is None or array.shape[-1] == 1:
+        return array
+    first, last = channels
+    return array[..., first:last]
 
 
 class Layer(NamedTuple):
@@ -182,6 +198,10 @@ class Layer(NamedTuple):
     """What is done with constants alone between the input of the graph and the convolution."""
     unclear: bool = False
     """What follows is computed with something that is neither constant nor of another layer."""
+    channels: tuple[int, int] | None = None
+    """As `Step.channels`."""
+    depth: int = 0
+    """Operations on the longest way to it from the results of layers before it."""
 
 
 class GraphArrays(LazyArrays[ArrayEntry]):
@@ -189,6 +209,8 @@ class GraphArrays(LazyArrays[ArrayEntry]):
 
     kernel_axes: tuple[int, int, int, int] = (0, 1, 2, 3)
     """Transposes a kernel to `[kh, kw, in, out]`, and a depthwise one to `[kh, kw, ...]`."""
+    generator: str = ""
+    """The program that the model was trained with, if the file says it."""
 
     def __iter__(self) -> Iterator[str]:
         # A single number is a part of the arithmetic: weights have axes.
@@ -228,6 +250,18 @@ class GraphArrays(LazyArrays[ArrayEntry]):
         return self[name].transpose(self.kernel_axes).astype(np.float32)
 
 
+class _Convolution(NamedTuple):
+    """A convolution with a constant kernel; `before` and `depth` are as in `Layer`."""
+
+    number: int
+    """The operation's."""
+    kernel: str
+    before: int
+    depth: int
+    split: Operation | None
+    """What divides the result, with constants alone between the two."""
+
+
 class _Search:
     """Walks a graph from its inputs to its outputs."""
 
@@ -235,6 +269,9 @@ class _Search:
         self._graph = graph
         self._operations: list[Operation] = []
         self._reached: dict[int, int] = {}  # the layers that reach an operation's results
+        self._parts: dict[str, int] = {}  # the layers that reach a result of a split
+        self._depths: dict[int, int] = {}  # operations since the last layer
+        self._count = 0  # layers so far
         self._moved: set[str] = set()  # offsets behind sums
         self._producer: dict[str, int] = {}
         self._users: dict[str, list[int]] = defaultdict(list)
@@ -255,32 +292,87 @@ class _Search:
     def layers(self) -> Iterator[Layer]:
         """Yields the layers in order."""
         scored = self._scored()
-        convolutions: list[tuple[int, str, int]] = []
-        for index in self._order:
-            operation = self._operations[index]
-            kernel = self._kernel(operation)
-            sources = operation.inputs if kernel is None else operation.inputs[:1]
-            before = 0 if operation.kind == "size" else self._union(sources)
-            self._reached[index] = before if kernel is None else 1 << len(convolutions)
-            if kernel is not None:
-                convolutions.append((index, kernel, before))
-                if len(convolutions) > _MOST_CONVOLUTIONS:
-                    raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
-        for index, kernel, before in convolutions:
-            yield self._layer(self._operations[index], kernel, before, index in scored)
+        convolutions = [self._noted(index) for index in self._order]
+        # What follows a convolution is known when all have been noted.
+        for convolution in filter(None, convolutions):
+            layer = self._layer(convolution)
+            yield from self._divided(layer, convolution, scored)
 
-    def _layer(self, operation: Operation, kernel: str, before: int, scores: bool) -> Layer:
+    def _noted(self, index: int) -> "_Convolution | None":
+        """Notes which layers reach the results of an operation; returns it if it is one.
+
+        Raises:
+            ValueError: there are too many.
+        """
+        operation = self._operations[index]
+        kernel = self._kernel(operation)
+        sources = operation.inputs if kernel is None else operation.inputs[:1]
+        before = 0 if operation.kind == "size" else self._union(sources)
+        producers = (self._producer.get(value, -1) for value in sources)
+        depth = max((self._depths.get(producer, 0) for producer in producers), default=0)
+        self._depths[index] = depth + 1 if kernel is None else 0
+        if kernel is None:
+            self._reached[index] = before
+            return None
+        split = self._split_behind(operation, self._shape(operation, kernel)[-1])
+        results = (operation.name,) if split is None else split.outputs
+        bits = {value: 1 << self._count + place for place, value in enumerate(results)}
+        self._reached[index] = sum(bits.values())
+        self._parts |= bits
+        self._count += len(results)
+        if self._count > _MOST_CONVOLUTIONS:
+            raise ValueError(f"it has more than {_MOST_CONVOLUTIONS:,} convolutions")
+        return _Convolution(index, kernel, before, depth, split)
+
+    def _layer(self, convolution: "_Convolution") -> Layer:
+        """Returns a convolution as one layer, without its scores."""
+        number, kernel, before, depth, _ = convolution
+        operation = self._operations[number]
         shape = self._shape(operation, kernel)
         pixels = () if before else self._pixels(operation.inputs[0])
         steps, unclear = self._steps(operation, shape[-1])
-        return Layer(operation.name, kernel, shape, before, scores, steps, pixels, unclear)
+        name = operation.name
+        return Layer(name, kernel, shape, before, False, steps, pixels, unclear, depth=depth)
+
+    def _divided(
+        self, layer: Layer, convolution: _Convolution, scored: set[int]
+    ) -> Iterator[Layer]:
+        """Yields a layer for each result of the split behind a convolution, if there is one."""
+        split = convolution.split
+        if split is None:
+            yield layer._replace(scores=convolution.number in scored)
+            return
+        ends = pairwise(accumulate(split.sizes, initial=0))
+        for value, (first, last) in zip(split.outputs, ends, strict=True):
+            channels = first, last
+            yield layer._replace(
+                name=value,
+                shape=(*layer.shape[:-1], last - first),
+                scores=self._is_scored(value, scored),
+                steps=tuple(step._replace(channels=channels) for step in layer.steps),
+                channels=channels,
+            )
+
+    def _split_behind(self, operation: Operation, channels: int) -> Operation | None:
+        """Returns the split of a convolution's result, with constants alone between the two."""
+        for _ in range(_MOST_IN_A_ROW):
+            following = self._following(operation)
+            if following is None or following.kind == "split":
+                return following if following and sum(following.sizes) == channels else None
+            others = [other for other in following.inputs if other not in operation.outputs]
+            passes = following.kind in _UNCHANGED
+            if not passes and any(self.constants.shape(other) is None for other in others):
+                return None
+            operation = following
+        return None
 
     def _union(self, values: Iterable[str]) -> int:
         """Returns the layers that reach any of the values."""
         union = 0
         for value in values:
             # A loop leads back to operations that have no entry yet.
-            union |= self._reached.get(self._producer.get(value, -1), 0)
+            reached = self._reached.get(self._producer.get(value, -1), 0)
+            union |= self._parts.get(value, reached)
         return union
 
     def _sorted(self) -> list[int]:
@@ -303,15 +395,17 @@ class _Search:
         """Returns the operations with results that become scores before the next convolution."""
         scored: set[int] = set()
         for index in reversed(self._order):
-            values = self._operations[index].outputs
-            users = [user for value in values for user in self._users[value]]
-            kinds = {user: self._operations[user].kind for user in users}
-            if any(
-                kind == "scores" or (user in scored and kind not in ("convolution", "depthwise"))
-                for user, kind in kinds.items()
-            ):
+            if any(self._is_scored(value, scored) for value in self._operations[index].outputs):
                 scored.add(index)
         return scored
+
+    def _is_scored(self, value: str, scored: set[int]) -> bool:
+        """Whether a result becomes scores; `scored` has the operations behind it that do."""
+        kinds = {user: self._operations[user].kind for user in self._users[value]}
+        return any(
+            kind == "scores" or (user in scored and kind not in ("convolution", "depthwise"))
+            for user, kind in kinds.items()
+        )
 
     def _kernel(self, operation: Operation) -> str | None:
         """Returns the name of the kernel of a convolution, if it is a constant of four axes."""
@@ -339,8 +433,10 @@ class _Search:
             if following is None:
                 break
             value, operation = operation.outputs[0], following
-            if operation.kind == "same":
+            if operation.kind in _UNCHANGED:
                 continue
+            if operation.kind == "split":
+                break
             others = [other for other in operation.inputs if other != value]
             step = self._step(operation.kind, others, channels, operation.epsilon)
             if step is not None:
@@ -374,7 +470,7 @@ class _Search:
                 return tuple(reversed(steps))
             operation = self._operations[index]
             value, *others = operation.inputs
-            if operation.kind in ("same", "pad"):
+            if operation.kind in (*_UNCHANGED, "pad"):
                 continue
             constant = len(others) == 1 and self.constants.shape(others[0]) is not None
             arithmetic = operation.kind in ("add", "subtract", "multiply", "divide")
@@ -402,7 +498,8 @@ class _Search:
             return None
         (user,) = users
         fits = user.kind in ("add", "multiply") or (
-            user.kind in ("subtract", "divide", "norm", "same") and user.inputs[0] == value
+            user.kind in ("subtract", "divide", "norm", "split", *_UNCHANGED)
+            and user.inputs[0] == value
         )
         return user if fits else None
 

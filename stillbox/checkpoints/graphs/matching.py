@@ -2,7 +2,8 @@
 
 Two layers are the same if the same layers stand before them and their kernels have the same shape.
 Where that is true of several, such as the first layers of a box head and a class head on one map,
-the layers behind them decide, and whether they lead to scores.
+the layers behind them decide, and whether they lead to scores. Heads on maps that are sums of all
+maps, with no convolution between, differ in nothing but their distance from the layers before them.
 """
 
 from collections import defaultdict
@@ -14,8 +15,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
+from stillbox.checkpoints.graphs import nanodet
 from stillbox.checkpoints.graphs.folding import Use, parameters_of
-from stillbox.checkpoints.graphs.graph import GraphArrays, Layer
+from stillbox.checkpoints.graphs.graph import GraphArrays, Layer, part_of
 from stillbox.checkpoints.graphs.traced import ModelLayer, trace_layers
 from stillbox.checkpoints.weights_file import Weights
 from stillbox.errors import UserError
@@ -62,6 +64,10 @@ _TESTS: tuple[Callable[[Place], Hashable], ...] = (
 _DEEP = 3
 
 
+# Depth and number of a layer.
+_Ranked = tuple[int, int]
+
+
 def match_layers(ours: Sequence[ModelLayer], theirs: Sequence[Layer]) -> dict[int, int]:
     """Pairs layers of a model with layers of a graph, by their numbers.
 
@@ -78,7 +84,12 @@ def match_layers(ours: Sequence[ModelLayer], theirs: Sequence[Layer]) -> dict[in
         sources = list(_bits(before))
         if all(source in pairs for source in sources):
             image = sum(1 << pairs[source] for source in sources)
-            pairs |= _pair(group, candidates.get(image, []), our_places, their_places)
+            partners = candidates.get(image, [])
+            pairs |= _pair(group, partners, our_places, their_places)
+            taken = set(pairs.values())
+            mine = _ranked(ours, our_places, [index for index in group if index not in pairs])
+            others = [index for index in partners if index not in taken]
+            pairs |= _pair_by_depth(mine, _ranked(theirs, their_places, others))
     return pairs
 
 
@@ -100,6 +111,34 @@ def _pair(
             if len(indices) == 1 == len(others.get(key, ())):
                 pairs[indices[0]] = others[key][0]
     return pairs
+
+
+def _pair_by_depth(
+    ours: Mapping[Place, list[_Ranked]], theirs: Mapping[Place, list[_Ranked]]
+) -> dict[int, int]:
+    """Pairs layers that differ in nothing but their depths, the shallowest first.
+
+    The depths themselves depend on the program that wrote a graph.
+    """
+    pairs: dict[int, int] = {}
+    for place, mine in ours.items():
+        others = theirs.get(place, [])
+        distinct = all(
+            len({depth for depth, _ in layers}) == len(layers) for layers in (mine, others)
+        )
+        if distinct and len(mine) == len(others):
+            ranked = zip(sorted(mine), sorted(others), strict=True)
+            pairs |= {index: partner for (_, index), (_, partner) in ranked}
+    return pairs
+
+
+def _ranked(
+    layers: Sequence[ModelLayer | Layer], places: Sequence[Place], wanted: Iterable[int]
+) -> dict[Place, list[_Ranked]]:
+    ranked: dict[Place, list[_Ranked]] = {}
+    for index in wanted:
+        ranked.setdefault(places[index], []).append((layers[index].depth, index))
+    return ranked
 
 
 def _by_sources(layers: Sequence[ModelLayer | Layer]) -> dict[int, list[int]]:
@@ -201,7 +240,11 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
         uses[ours[mine].path].append(Use(ours[mine], theirs[partner]))
     used = set(pairs.values())
     rest = [layer for index, layer in enumerate(theirs) if index not in used]
-    compute = partial(parameters_of, graph=graph, normalization=model.normalization)
+    compute: nanodet.Compute = partial(
+        parameters_of, graph=graph, normalization=model.normalization
+    )
+    if graph.generator == nanodet.GENERATOR:
+        compute = nanodet.in_our_order(compute, ours, model)
     arrays = MatchedArrays(weights.path, graph, uses.values(), rest, compute)
     # Heads of other classes are not another model.
     places = [path for path in wanted if path.partition(".")[0] not in model.head_parts]
@@ -253,7 +296,8 @@ class MatchedArrays(LazyArrays[_Source]):
 
     def _read(self, name: str, entry: _Source) -> np.ndarray:
         if not entry.uses:
-            return self._read_kernel(self._lacking[name].kernel)
+            layer = self._lacking[name]
+            return part_of(self._read_kernel(layer.kernel), layer.channels)
         try:
             # What is not finite is refused by the name of its parameter.
             with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ Sources: `tensorflow/core/framework/{graph,node_def,attr_value,tensor}.proto`,
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +43,7 @@ _KINDS: Mapping[str, OperationKind] = {
     **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze", "BroadcastTo"), "reshape"),
     # BatchToSpaceND follows a convolution with dilation.
     **dict.fromkeys(("Identity", "Cast", "BatchToSpaceND"), "same"),
+    "Transpose": "transpose",
     # The ranges of training for integers are applied to the kernels themselves.
     **dict.fromkeys(("FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"), "same"),
     **dict.fromkeys(("Pad", "PadV2"), "pad"),
@@ -62,12 +63,22 @@ class Node(NamedTuple):
     fused: tuple[str, ...] = ()
     """Operations that are part of it, such as `BiasAdd`."""
     epsilon: float | None = None
+    sizes: tuple[int, ...] = ()
+    """The lengths of a split's results."""
 
 
-def operation_of(node: Node) -> Operation:
-    """Returns a node as an operation; the result has the node's name."""
-    # `^name` is an order without a value, `name:1` the second result.
-    inputs = tuple(name.partition(":")[0] for name in node.inputs if not name.startswith("^"))
+def operations_of(nodes: Sequence[Node]) -> tuple[Operation, ...]:
+    """Returns nodes as operations; a result has the name of its node."""
+    splits = {node.name for node in nodes if node.sizes}
+    return tuple(_operation(node, splits) for node in nodes)
+
+
+def _operation(node: Node, splits: Collection[str]) -> Operation:
+    # `^name` is an order without a value.
+    inputs = tuple(_source(name, splits) for name in node.inputs if not name.startswith("^"))
+    if node.sizes:
+        results = (node.name, *(f"{node.name}:{place}" for place in range(1, len(node.sizes))))
+        return Operation(node.name, "split", inputs, results, sizes=node.sizes)
     kind = _KINDS.get(node.operation, "other")
     normed = "FusedBatchNorm" in node.fused
     others = [name for name in node.fused if name not in ("BiasAdd", "FusedBatchNorm")]
@@ -75,6 +86,12 @@ def operation_of(node: Node) -> Operation:
     if kind == "norm" or normed:
         epsilon = node.epsilon or _NORM_EPSILON
     return Operation(node.name, kind, inputs, (node.name,), bool(others), epsilon)
+
+
+def _source(name: str, splits: Collection[str]) -> str:
+    """Returns the value that an input names; `name:1` is the second result of a node."""
+    node, _, place = name.partition(":")
+    return name if node in splits and place not in ("", "0") else node
 
 
 # Protocol messages have no more.
@@ -128,7 +145,7 @@ class GraphConstants(GraphArrays[Constant]):
             places = [node for graph in _graphs(self._data) for node in _find(self._data, graph, 1)]
             if len(places) > MOST_OPERATIONS:
                 raise ValueError(f"it has more than {MOST_OPERATIONS:,} nodes")
-            return tuple(operation_of(_node(self._data, place)) for place in places)
+            return operations_of([_node(self._data, place) for place in places])
         except (IndexError, ValueError) as error:
             raise self._unusable(error) from error
 

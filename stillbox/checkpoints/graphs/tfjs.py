@@ -21,7 +21,7 @@ import numpy as np
 
 from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES, damage_of, refuse_other_content
 from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
-from stillbox.checkpoints.graphs.tensorflow import Node, operation_of
+from stillbox.checkpoints.graphs.tensorflow import Node, operations_of
 from stillbox.errors import UserError
 from stillbox.untrusted import open_untrusted, read_untrusted
 
@@ -30,6 +30,8 @@ MODEL_JSON = "model.json"
 # The graph of a detector takes a megabyte.
 _MOST_JSON_BYTES = 2**26
 _MOST_AXES = 8
+# A head divides its result into boxes and classes.
+_MOST_PARTS = 64
 # Each is opened for its size. Converters write shards of 4 MiB.
 _MOST_SHARDS = 10_000
 _DTYPES = {"float32": "<f4", "int32": "<i4", "bool": "u1", "complex64": "<c8"}
@@ -88,6 +90,7 @@ class TfjsModel(GraphArrays[_Weight]):
                 fix = "convert it with `tensorflowjs_converter --output_format=tfjs_graph_model`"
                 raise UserError(problem, where=str(path), fix=fix)
             self._nodes = document["modelTopology"]["node"]
+            self.generator = str(document.get("generatedBy"))
             groups = document["weightsManifest"]
             if sum(len(group["paths"]) for group in groups) > _MOST_SHARDS:
                 raise ValueError(f"it has more than {_MOST_SHARDS:,} shards")
@@ -97,6 +100,7 @@ class TfjsModel(GraphArrays[_Weight]):
         except _ERRORS as error:
             raise self._damaged(error) from error
         entries = {name: weight for name, weight in weights if weight.is_weight}
+        self._others = {name: weight for name, weight in weights if not weight.is_weight}
         super().__init__(entries)
 
     @cached_property
@@ -105,9 +109,19 @@ class TfjsModel(GraphArrays[_Weight]):
         try:
             if len(self._nodes) > MOST_OPERATIONS:
                 raise ValueError(f"it has more than {MOST_OPERATIONS:,} nodes")
-            return tuple(operation_of(_node(node)) for node in self._nodes)
+            nodes = map(_node, self._nodes)
+            return operations_of([node._replace(sizes=self._sizes(node)) for node in nodes])
         except _ERRORS as error:
             raise self._damaged(error) from error
+
+    def _sizes(self, node: Node) -> tuple[int, ...]:
+        """Returns the lengths of the results, if the node divides its first input by constants."""
+        name = "".join(node.inputs[1:2]) if node.operation == "SplitV" else ""
+        sizes = self._others.get(name)
+        if sizes is None or len(sizes.shape) != 1 or sizes.shape[0] > _MOST_PARTS:
+            return ()
+        lengths: list[int] = self._read(name, sizes).astype(int).tolist()
+        return tuple(lengths) if min(lengths, default=0) > 0 else ()
 
     def _read(self, name: str, entry: _Weight) -> np.ndarray:
         data = b"".join(self._pieces(entry))

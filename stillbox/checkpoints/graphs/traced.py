@@ -46,6 +46,8 @@ class ModelLayer(NamedTuple):
     bias: str | None
     """Path of the bias."""
     norm: NormUse | None
+    depth: int = 0
+    """As `graph.Layer.depth`."""
 
     @property
     def scores(self) -> bool:
@@ -58,6 +60,8 @@ class _Flow(NamedTuple):
 
     layers: int = 0
     parameters: tuple[str, ...] = ()
+    depth: int = 0
+    """Operations since the last layer."""
 
 
 @lru_cache(maxsize=4)
@@ -91,7 +95,7 @@ class _Walk:
     ) -> None:
         self._shapes = shapes
         self._norms = norms
-        self._kernels: list[tuple[str, int, bool]] = []
+        self._kernels: list[tuple[str, _Flow, bool]] = []
         # The parameters that follow each layer, in order.
         self._following: list[dict[str, None]] = []
 
@@ -123,7 +127,7 @@ class _Walk:
             paths = [path for path in kernel.parameters if path.rpartition(".")[2] in _KERNELS]
             if len(paths) == 1:
                 groups = equation.params["feature_group_count"] > 1
-                self._kernels.append((paths[0], x.layers, groups))
+                self._kernels.append((paths[0], x, groups))
                 self._following.append({})
                 return _Flow(1 << len(self._kernels) - 1)
         layers = 0
@@ -133,10 +137,11 @@ class _Walk:
         if layers.bit_count() == 1:
             self._following[layers.bit_length() - 1].update(parameters)
         # What several layers share is of none.
-        return _Flow(layers, tuple(parameters) if layers.bit_count() < 2 else ())
+        depth = 1 + max((flow.depth for flow in given), default=0)
+        return _Flow(layers, tuple(parameters) if layers.bit_count() < 2 else (), depth)
 
     def _layer(self, index: int) -> ModelLayer:
-        path, before, groups = self._kernels[index]
+        path, source, groups = self._kernels[index]
         shape = self._shapes[path]
         owner = path.rpartition(".")[0]
         following = self._following[index]
@@ -148,4 +153,4 @@ class _Walk:
         # One with several results for each channel is computed as a dense convolution.
         depthwise = groups or path.endswith("depthwise_kernel")
         sizes = (*taps, inputs * outputs) if depthwise else shape
-        return ModelLayer(path, shape, sizes, before, bias, use)
+        return ModelLayer(path, shape, sizes, source.layers, bias, use, source.depth)

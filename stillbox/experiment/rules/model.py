@@ -118,7 +118,7 @@ def shared_head_has_equal_anchors(model: schema.OneStage) -> Remarks:
 def pyramid_fits_the_image(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """Maps are doubled on the way down, so that sides are multiples of the coarsest stride."""
     neck, top = model.neck, None
-    if isinstance(neck, schema.NasFpn | schema.MnasFpn):
+    if isinstance(neck, schema.NasFpn | schema.MnasFpn | schema.Pan):
         top = neck.max_level
     elif isinstance(neck, schema.RetinaNetFpn) or (
         isinstance(neck, schema.Fpn) and not neck.explicit_padding

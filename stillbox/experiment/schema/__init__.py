@@ -21,6 +21,7 @@ from stillbox.experiment.schema.layers import *
 from stillbox.experiment.schema.losses import *
 from stillbox.experiment.schema.matchers import *
 from stillbox.experiment.schema.model import *
+from stillbox.experiment.schema.nanodet import *
 from stillbox.experiment.schema.necks import *
 from stillbox.experiment.schema.optimizer import *
 from stillbox.experiment.schema.postprocessing import *

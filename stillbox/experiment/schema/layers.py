@@ -21,7 +21,8 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import RegisteredConfig
 
-Activation = Literal["none", "relu", "relu6", "swish", "hard_swish"]
+Activation = Literal["none", "relu", "relu6", "leaky_relu", "swish", "hard_swish"]
+"""`leaky_relu` multiplies numbers below 0 by .1."""
 
 
 class Regularizer(RegisteredConfig):

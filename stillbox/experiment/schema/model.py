@@ -35,6 +35,7 @@ from stillbox.experiment.schema.ranges import (
     KernelSide,
     Layers,
     OptionalChannels,
+    OptionalKernelSide,
     Positive,
     PositiveFraction,
     Range,
@@ -205,7 +206,9 @@ class WeightSharedHead(Head, kind="weight_shared"):
     layers_before: Layers = 4
     """Convolutions of a tower."""
     kernel_size: KernelSide = 3
-    """Side of all kernels."""
+    """Side of all kernels, unless the next field says otherwise."""
+    predictor_kernel_size: OptionalKernelSide = 0
+    """Side of the box and class kernels; 0: as those of the towers."""
     share_tower: bool = False
     """One tower for boxes and classes instead of one for each."""
     depthwise: bool = False

@@ -101,6 +101,7 @@ Side = Annotated[int, Range(1, 16_384)]
 Offset = Annotated[int, Range(-16_384, 16_384)]
 """In pixels."""
 KernelSide = Annotated[int, Range(1, 64)]
+OptionalKernelSide = Annotated[int, Range(0, 64)]
 Channels = Annotated[int, Range(1, 65_536)]
 OptionalChannels = Annotated[int, Range(0, 65_536)]
 Count = Annotated[int, Range(1, 32)]

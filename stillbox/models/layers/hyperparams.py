@@ -7,6 +7,7 @@ values; `schema.Regularizer` documents how penalties are called.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -160,6 +161,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "none": _identity,
     "relu": jax.nn.relu,
     "relu6": relu6,
+    "leaky_relu": partial(jax.nn.leaky_relu, negative_slope=0.1),
     "swish": jax.nn.swish,
     "hard_swish": hard_swish,
 }

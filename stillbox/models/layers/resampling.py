@@ -1,5 +1,7 @@
 """Pooling and upsampling of feature maps that ignore padding, see `masking`."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -48,3 +50,42 @@ def upsample(x: jax.Array, factor: int) -> jax.Array:
         shape = (batch, height, factor, width, factor, channels)
         repeated = jnp.broadcast_to(x[:, :, None, :, None], shape)
     return repeated.reshape(batch, factor * height, factor * width, channels)
+
+
+def double(x: jax.Array) -> jax.Array:
+    """Maps `[B, H, W, C]` to `[B, 2 H, 2 W, C]` by bilinear interpolation.
+
+    Centres of pixels are at halves, and the pixel at an edge goes on beyond it: PyTorch's
+    `interpolate` with `align_corners=False`.
+    """
+    for axis in (1, 2):
+        near = 0.75 * x
+        before, after = (near + 0.25 * _neighbours(x, axis, step) for step in (-1, 1))
+        # Every second place of the axis, without an axis of its own.
+        rows = (*x.shape[: axis + 1], -1)
+        joined = jnp.concatenate([before.reshape(rows), after.reshape(rows)], axis=-1)
+        shape = (length * (1 + (place == axis)) for place, length in enumerate(x.shape))
+        x = joined.reshape(*shape)
+    return x
+
+
+def halve(x: jax.Array) -> jax.Array:
+    """Maps `[B, H, W, C]` to `[B, ceil(H / 2), ceil(W / 2), C]` by bilinear interpolation.
+
+    See `double`: a pixel is the mean of four.
+    """
+    x = 0.5 * (x + _neighbours(x, 1, 1))[:, ::2]
+    return 0.5 * (x + _neighbours(x, 2, 1))[:, :, ::2]
+
+
+def _neighbours(x: jax.Array, axis: int, step: int) -> jax.Array:
+    """Returns for each pixel of `[B, H, W, C]` the next one (1) or the one before (-1).
+
+    A pixel at an edge of its image is its own neighbour.
+    """
+    side, mask = x.shape[axis], inside(x)
+    part = partial(jax.lax.slice_in_dim, x, axis=axis)
+    if step < 0:
+        return jnp.concatenate([part(0, 1), part(0, side - 1)], axis=axis)
+    following = jnp.concatenate([part(1, side), part(side - 1, side)], axis=axis)
+    return following if mask is None else jnp.where(jnp.roll(mask, -1, axis), following, x)
