@@ -24,6 +24,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 
 class Place(NamedTuple):
@@ -87,9 +88,10 @@ def match_layers(ours: Sequence[ModelLayer], theirs: Sequence[Layer]) -> dict[in
             partners = candidates.get(image, [])
             pairs |= _pair(group, partners, our_places, their_places)
             taken = set(pairs.values())
-            mine = _ranked(ours, our_places, [index for index in group if index not in pairs])
-            others = [index for index in partners if index not in taken]
-            pairs |= _pair_by_depth(mine, _ranked(theirs, their_places, others))
+            pairs |= _pair_by_depth(
+                _ranked(ours, our_places, [index for index in group if index not in pairs]),
+                _ranked(theirs, their_places, [other for other in partners if other not in taken]),
+            )
     return pairs
 
 
@@ -114,7 +116,7 @@ def _pair(
 
 
 def _pair_by_depth(
-    ours: Mapping[Place, list[_Ranked]], theirs: Mapping[Place, list[_Ranked]]
+    ours: Mapping[Hashable, list[_Ranked]], theirs: Mapping[Hashable, list[_Ranked]]
 ) -> dict[int, int]:
     """Pairs layers that differ in nothing but their depths, the shallowest first.
 
@@ -134,11 +136,13 @@ def _pair_by_depth(
 
 def _ranked(
     layers: Sequence[ModelLayer | Layer], places: Sequence[Place], wanted: Iterable[int]
-) -> dict[Place, list[_Ranked]]:
-    ranked: dict[Place, list[_Ranked]] = {}
-    for index in wanted:
-        ranked.setdefault(places[index], []).append((layers[index].depth, index))
-    return ranked
+) -> dict[Hashable, list[_Ranked]]:
+    """Returns depths and numbers of the wanted layers, by all but the channels behind them."""
+    keyed = (
+        ((places[index].shape, places[index].outline), (layers[index].depth, index))
+        for index in wanted
+    )
+    return _collected(keyed)
 
 
 def _by_sources(layers: Sequence[ModelLayer | Layer]) -> dict[int, list[int]]:
@@ -146,9 +150,13 @@ def _by_sources(layers: Sequence[ModelLayer | Layer]) -> dict[int, list[int]]:
 
 
 def _grouped(items: Iterable[tuple[int, Key]]) -> dict[Key, list[int]]:
-    groups: dict[Key, list[int]] = {}
-    for index, key in items:
-        groups.setdefault(key, []).append(index)
+    return _collected((key, index) for index, key in items)
+
+
+def _collected(items: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = {}
+    for key, item in items:
+        groups.setdefault(key, []).append(item)
     return groups
 
 
