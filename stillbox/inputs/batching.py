@@ -173,6 +173,8 @@ class BatchRow(NamedTuple):
     """Pass over the samples that it belongs to."""
     step: int = 0
     """Number of the batch."""
+    copy: int = 0
+    """Earlier draws of the sample in its epoch."""
 
 
 class Job(NamedTuple):

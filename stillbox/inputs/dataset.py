@@ -10,11 +10,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.memory import RecentImages, SampleCache
+from stillbox.inputs.repeats import repeat_factors
 from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
 from stillbox.inputs.tiles import ImageTiles, tile_of
 from stillbox.printing import count_text
@@ -99,6 +101,7 @@ class Dataset:
         cache: keeps decoded images.
         tiles: what images are cut into.
         recent: keeps the images that tiles were last cut out of.
+        factors: how often training draws each sample, in any unit; None: each once an epoch.
     """
 
     def __init__(
@@ -115,12 +118,13 @@ class Dataset:
         cache: SampleCache | None = None,
         tiles: ImageTiles | None = None,
         recent: RecentImages | None = None,
+        factors: NDArray[np.int64] | None = None,
     ) -> None:
         self.source, self.resizer = source, resizer
         self.label_map, self.slots = label_map, slots
         self.max_boxes, self.annotations = max_boxes, annotations
         self.num_epochs, self.cache, self.tiles = num_epochs, cache, tiles
-        self._crowds, self._recent = crowds, recent
+        self._crowds, self._recent, self.factors = crowds, recent, factors
         self._keeps = cache is not None or recent is not None
 
     def __len__(self) -> int:
@@ -275,10 +279,12 @@ def open_dataset(
     records: schema.Records,
     model: schema.Model,
     tiles: ImageTiles | None = None,
+    factors: NDArray[np.int64] | None = None,
 ) -> Dataset:
     """Opens `records`, one set of `data`, for a model.
 
-    `tiles` are the set's tiles, if they are known; the headers of all images give them.
+    `tiles` are the set's tiles, if they are known; the headers of all images give them. Likewise
+    `factors`, which the classes of all records give.
 
     Raises:
         UserError: there is no record or no label map, or the label map does not fit the model's
@@ -301,6 +307,9 @@ def open_dataset(
     reject_unrelated_label_map(source, label_map, use_display_name=records.use_display_name)
     if tiles is None and data.tiles is not None:
         tiles = ImageTiles.measure(source, data.tiles)
+    if factors is None and records.repeat_threshold:
+        crowds = records.crowds == "train"
+        factors = repeat_factors(source, tiles, records.repeat_threshold, crowds=crowds)
     keeps_recent = tiles is not None and not (data.cache_images or data.reduced_decoding)
     return Dataset(
         source,
@@ -314,4 +323,5 @@ def open_dataset(
         cache=SampleCache() if data.cache_images else None,
         tiles=tiles,
         recent=RecentImages() if keeps_recent else None,
+        factors=factors,
     )

@@ -29,11 +29,12 @@ from stillbox.inputs.augment.geometry import labels_without_slots
 from stillbox.inputs.batching import BatchMaker, BatchOptions, BatchRow, Job
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.inputs.processes import InputProcesses
+from stillbox.inputs.repeats import Draws, repeated
 from stillbox.inputs.sample import Sample
 from stillbox.inputs.tiles import ImageTiles
 
 # Second word of the key, which keeps the numbers of the uses apart.
-_ORDER, _AUGMENTATION, _RESIZING, _INPUT_SIZE = 1, 2, 3, 4
+_ORDER, _AUGMENTATION, _RESIZING, _INPUT_SIZE, _REPEATS = 1, 2, 3, 4, 5
 
 
 def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
@@ -45,20 +46,20 @@ def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     return np.argsort(_philox(seed, _ORDER, epoch, 0).random_raw(size), kind="stable")
 
 
-def sample_generator(seed: int, epoch: int, index: int) -> Generator:
-    """Returns the generator that augments a sample in an epoch."""
-    return Generator(_philox(seed, _AUGMENTATION, epoch, index))
+def sample_generator(seed: int, epoch: int, index: int, copy: int = 0) -> Generator:
+    """Returns the generator that augments a sample, or a further copy of it, in an epoch."""
+    return Generator(_philox(seed, _AUGMENTATION, epoch, index, copy))
 
 
-def resize_generator(seed: int, epoch: int, index: int) -> Generator:
+def resize_generator(seed: int, epoch: int, index: int, copy: int = 0) -> Generator:
     """Returns the generator that resizes a sample in an epoch, independent of augmentations."""
-    return Generator(_philox(seed, _RESIZING, epoch, index))
+    return Generator(_philox(seed, _RESIZING, epoch, index, copy))
 
 
-def _philox(seed: int, use: int, epoch: int, index: int) -> Philox:
+def _philox(seed: int, use: int, epoch: int, index: int, copy: int = 0) -> Philox:
     # The generator increments the first word of the counter, so no two of these overlap.
     key = np.array([seed % 2**64, use], np.uint64)
-    return Philox(key=key, counter=np.array([0, 0, epoch, index], np.uint64))
+    return Philox(key=key, counter=np.array([0, copy, epoch, index], np.uint64))
 
 
 class TrainLoader(BatchMaker):
@@ -66,8 +67,8 @@ class TrainLoader(BatchMaker):
 
     Sample k of the sequence is sample `permutation(seed, epoch)[k % n]` of the data set in epoch
     `k // n`; batch s holds the samples from `s * batch_size` on. A batch may span epochs, so that
-    every sample counts equally and every batch is full. Nothing depends on threads or on earlier
-    calls.
+    every sample counts equally and every batch is full. With the factors of the data set an epoch
+    has as many samples, some of them repeatedly. Nothing depends on threads or on earlier calls.
 
     Args:
         augmentations: applied in this order, with numbers drawn from (seed, epoch, sample).
@@ -138,10 +139,13 @@ class TrainLoader(BatchMaker):
         for _ in numbers:
             yield first
 
-    def _order_of(self, epoch: int) -> NDArray[np.int64]:
-        if not self._shuffle:
-            return np.arange(len(self.dataset))
-        return permutation(self._seed, epoch, len(self.dataset))
+    def _order_of(self, epoch: int) -> Draws:
+        size, factors = len(self.dataset), self.dataset.factors
+        order = permutation(self._seed, epoch, size) if self._shuffle else np.arange(size)
+        if factors is None:
+            return Draws(order, np.broadcast_to(np.int64(0), size))
+        words = _philox(self._seed, _REPEATS, epoch, 0).random_raw(size + 1)
+        return repeated(order, factors, words, mix=self._shuffle)
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
         size = len(self.dataset)
@@ -151,12 +155,13 @@ class TrainLoader(BatchMaker):
         for sample in range(first + self._local.start, first + self._local.stop):
             epoch, place = divmod(sample, size)
             over = self.dataset.num_epochs and epoch >= self.dataset.num_epochs
-            index = -1 if over else int(self._order(epoch)[place])
-            rows.append(BatchRow(index, epoch, step))
+            draws = self._order(epoch)
+            index = -1 if over else int(draws.samples[place])
+            rows.append(BatchRow(index, epoch, step, int(draws.copies[place])))
         return rows
 
     def _augment(self, sample: Sample, row: BatchRow) -> Sample:
-        rng = sample_generator(self._seed, row.epoch, row.sample)
+        rng = sample_generator(self._seed, row.epoch, row.sample, row.copy)
         left = None if self._end is None else self._end - row.step
         # A function of the step alone, which resumed runs and all processes agree on.
         augmentations = in_force(self._augmentations, left)
@@ -170,7 +175,7 @@ class TrainLoader(BatchMaker):
         return self._resizers[drawn % len(self._resizers)]
 
     def _resize_generator(self, row: BatchRow) -> Generator:
-        return resize_generator(self._seed, row.epoch, row.sample)
+        return resize_generator(self._seed, row.epoch, row.sample, row.copy)
 
 
 def open_train_loader(
@@ -181,19 +186,20 @@ def open_train_loader(
     process_count: int = 1,
     prepare: Callable[[], object] | None = None,
     tiles: ImageTiles | None = None,
+    factors: NDArray[np.int64] | None = None,
 ) -> TrainLoader:
     """Opens the records of training.
 
     Args:
         workers: threads of each process that makes batches, of this one without `data.processes`.
         prepare: called in each of `data.processes` at its start.
-        tiles: as for `open_dataset`.
+        tiles: as for `open_dataset`; likewise `factors`.
 
     Raises:
         UserError: see `open_dataset` and `TrainLoader`.
     """
     settings, data = experiment.train, experiment.data
-    dataset, beside = open_dataset(data, data.train, experiment.model, tiles), None
+    dataset, beside = open_dataset(data, data.train, experiment.model, tiles, factors), None
     if data.processes:
         again = partial(
             open_train_loader,
@@ -202,6 +208,7 @@ def open_train_loader(
             process_index=process_index,
             process_count=process_count,
             tiles=dataset.tiles,
+            factors=dataset.factors,
         )
         beside = InputProcesses(data.processes, again, imports_of(experiment), prepare)
     return TrainLoader(

@@ -150,6 +150,7 @@ COSINE = (
     (["devices.replicas=5"], "a batch of 32 (train.batch_size) cannot be divided among 5 repl"),
     (["data.evaluation.num_epochs=2"], "data.evaluation.num_epochs is 2"),
     (["data.train.max_boxes=0"], "data.train.max_boxes is 0"),
+    (["data.evaluation.repeat_threshold=0.1"], "an evaluation reads every image once"),
 ])  # fmt: skip
 def test_a_contradiction_is_refused_with_its_place_and_a_remedy(overrides, message):
     experiment, origins = overridden(*overrides)

@@ -388,6 +388,9 @@ def images_are_scored_once(experiment: schema.Experiment) -> Remarks:
     if (epochs := experiment.data.evaluation.num_epochs) > 1:
         path = "data.evaluation.num_epochs"
         yield Remark(path, f"{path} is {epochs}", "give a value of at least 0 and at most 1")
+    if experiment.data.evaluation.repeat_threshold:
+        path = "data.evaluation.repeat_threshold"
+        yield Remark(path, "an evaluation reads every image once", f"{Setting(path, 0)}")
 
 
 @rule(schema.Evaluation)

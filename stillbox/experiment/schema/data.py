@@ -11,6 +11,7 @@ from stillbox.experiment.schema.ranges import (
     MACHINE,
     Boxes,
     ColorValue,
+    Fraction,
     InputPath,
     Items,
     NonNegativeInt,
@@ -220,6 +221,10 @@ class Records:
     """The N of `Batch`: boxes beyond it are cut off, and the share of them is reported."""
     shuffle: bool = True
     """A fresh global permutation every epoch."""
+    repeat_threshold: Fraction = 0.0
+    """Repeat-factor sampling of LVIS (arXiv:1908.03195): training draws images with a class that
+    less than this share of the images (or tiles) has more often, by sqrt(threshold / share) of
+    their rarest class. An epoch keeps its length: other images make room. 0: each once an epoch."""
     num_epochs: NonNegativeInt = 0
     """Passes over the records, or over their tiles; 0: no limit."""
     sample_1_of_n: PositiveInt = 1
