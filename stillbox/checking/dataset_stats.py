@@ -13,6 +13,7 @@ from stillbox.evaluation.ground_truth import SAMPLE
 from stillbox.experiment.schema import FixedShapeResizer, Records, Tiles
 from stillbox.inputs.tiles import windows_of
 from stillbox.printing import count_text
+from stillbox.records.class_counts import ClassCount, ClassCounter
 from stillbox.records.image_files import inspect_image
 from stillbox.records.label_map import LabelMap
 from stillbox.records.parallel import ordered_map
@@ -110,6 +111,8 @@ class DatasetStats:
     one_shape: bool
     """Whether nearly all images have the ratio of sides of the median."""
     sizes: BoxSizes
+    class_counts: tuple[ClassCount, ...] = ()
+    """How often the classes occur, extrapolated likewise."""
 
     def of_samples(self, tiles: Tiles | None) -> "DatasetStats":
         """Returns the numbers with as many images as an epoch has samples.
@@ -150,15 +153,19 @@ def read_dataset_stats(records: Records) -> DatasetStats:
     # The boxes are relative to their images.
     shares = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
     areas = np.repeat(np.prod(image_sizes, axis=1)[: len(numbers)], numbers)
+    counter, times = ClassCounter(), len(source) / max(len(indices), 1)
+    for _, ids, _ in seen:
+        counter.add(ids.tolist())
     return DatasetStats(
         images=len(source),
-        boxes=round(len(boxes) * len(source) / max(len(indices), 1)),
+        boxes=round(len(boxes) * times),
         classes=len(label_map),
         max_boxes=_room(max(numbers, default=0)),
         height=round(float(height)),
         width=round(float(width)),
         one_shape=bool(np.mean(np.maximum(aspects, 1 / aspects) < _SAME) >= _ONE_SHAPE),
         sizes=BoxSizes(shares, shares * np.sqrt(areas), class_ids, label_map.names),
+        class_counts=counter.counts(label_map.names, times),
     )
 
 

@@ -1,8 +1,10 @@
 """Fits a recipe to a data set and a machine: batch, length, weights, evaluations, norms."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 from stillbox.checking.advice.training import settling_decays
 from stillbox.checking.dataset_stats import DatasetStats
@@ -15,6 +17,7 @@ from stillbox.experiment.run_length import with_batch
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import Changes, merged
 from stillbox.printing import count_text
+from stillbox.records.class_counts import describe_rare, rare_class
 from stillbox.references import Parameter
 from stillbox.training.length import set_length
 
@@ -69,6 +72,22 @@ def choose_epochs(stats: DatasetStats, batch_size: int) -> Choice:
         return Choice(str(least), f"{_LEAST_STEPS} steps, the least that settles batch norm")
     images = count_text(stats.images, "image")
     return Choice(str(epochs), f"usual for {images}; {Parameter('epochs')} changes it")
+
+
+def choose_repeats(stats: DatasetStats) -> Choice | None:
+    """Returns the threshold of repeat factors for data with a rare class; None: it has none.
+
+    The threshold is the share of the images that the median class is in.
+    """
+    rare = rare_class(stats.class_counts)
+    if rare is None:
+        return None
+    typical = median(count.images for count in stats.class_counts if count.images)
+    if rare.images >= typical:
+        return None
+    often = math.sqrt(typical / rare.images)
+    reason = f"{describe_rare(stats.class_counts)}; its images have a factor of {often:.1f}"
+    return Choice(f"{typical / stats.images:.3g}", reason)
 
 
 def evaluate_every(steps: int, stats: DatasetStats, batch_size: int) -> int:
@@ -136,7 +155,15 @@ class Fitting:
             "train.checkpoint_every": every,
             **_settled_norms(measured, self.say),
             **mixed_boxes(measured, self.stats),
+            **self._repeats(),
         }
+
+    def _repeats(self) -> Changes:
+        field, threshold = "data.train.repeat_threshold", choose_repeats(self.data)
+        if field in self.overrides or threshold is None:
+            return {}
+        self.say(f"{field}={threshold.value}: {threshold.reason}")
+        return {field: float(threshold.value)}
 
 
 def lengthened(

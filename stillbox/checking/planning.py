@@ -44,6 +44,7 @@ from stillbox.experiment.schema import Experiment, Model, Records
 from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
+from stillbox.records.class_counts import short_table
 from stillbox.records.files import refuse_links
 from stillbox.records.label_map import LabelMap, required_classes
 from stillbox.training.length import set_length
@@ -106,6 +107,8 @@ def plan_run(
     train = Records(paths=records.train, label_map=records.label_map)
     stats = read_dataset_stats(train)
     say(stats.describe())
+    for line in short_table(stats.class_counts):
+        say(line)
     network = NO_CHANGES
     if written is None:
         length = _given_steps(overrides) if steps is None else steps

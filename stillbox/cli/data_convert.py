@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
@@ -23,6 +24,7 @@ from stillbox.experiment.imports import import_entry_points
 from stillbox.printing import count_text, printable_line
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
+from stillbox.records.class_counts import ClassCount, describe_rare, short_table
 from stillbox.records.conversion import (
     LABEL_MAP_NAME,
     ConversionOptions,
@@ -179,6 +181,9 @@ def _show(converted: ConvertedFolder) -> None:
         if records:
             print(f"{name}: {count_text(images, 'image')}: {records}")
     print(f"boxes: {converted.boxes:,}")
+    for line in short_table(converted.class_counts):
+        print(line)
+    _note_rare(converted.class_counts)
     for problem in converted.problems:
         print(f"note: {problem}")
     print(f"label map: {converted.label_map}")
@@ -187,6 +192,13 @@ def _show(converted: ConvertedFolder) -> None:
     )
     if converted.page:
         print(f"page: {converted.page}")
+
+
+def _note_rare(counts: Sequence[ClassCount]) -> None:
+    """Prints what can be done about a rare class, if there is one."""
+    if rare := describe_rare(counts):
+        way = "`stillbox train --data` draws its images more often (data.train.repeat_threshold)"
+        print(f"note: {rare}; {way}")
 
 
 def add_convert(parser: VerbParser) -> None:
@@ -301,6 +313,7 @@ def _convert(
         print_json(asdict(report))
         return 0
     sys.stdout.write(report.to_text())
+    _note_rare(report.class_counts)
     output, shards = Path(args.output), f"{len(report.files):05d}"
     for label, path in (
         ("records", output / shard_name(name, "?????", shards, args.shard_names)),

@@ -4,7 +4,6 @@ An engine applies a function to all images, on threads or on several machines. T
 the records. All shards get their names at the end: a conversion that is killed leaves none.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError
-from stillbox.printing import json_text, printable_line
+from stillbox.printing import json_text
 from stillbox.records.annotations import AnnotatedImage, to_example
+from stillbox.records.class_counts import ClassCount, ClassCounter, class_table
 from stillbox.records.example import Example, apply_box_policy, format_box
 from stillbox.records.file_list import claim_files, refuse_others
 from stillbox.records.files import write_whole
@@ -179,6 +179,8 @@ class ConversionReport:
     boxes_written: int = 0
     boxes_per_class: dict[str, int] = field(default_factory=dict)
     """Boxes written, in the order of the ids; classes without any included."""
+    images_per_class: dict[str, int] = field(default_factory=dict)
+    """Images written with a box of the class, likewise."""
     settings: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
@@ -188,6 +190,14 @@ class ConversionReport:
         self.images_written += 1
         self.images_without_boxes += not class_ids
         self.boxes_written += len(class_ids)
+
+    @property
+    def class_counts(self) -> tuple[ClassCount, ...]:
+        """Boxes and images of each class, in the order of the ids."""
+        images = self.images_per_class
+        return tuple(
+            ClassCount(name, boxes, images[name]) for name, boxes in self.boxes_per_class.items()
+        )
 
     def to_text(self) -> str:
         """Returns counts, boxes by class, and problems with their first cases, in lines."""
@@ -199,10 +209,7 @@ class ConversionReport:
         ]
         lines = [f"Set {self.name!r}", f"  {'':15} {'found':>11} {'written':>11}"]
         lines += [f"  {title:15} {read:>11} {written:>11}" for title, read, written in counts]
-        lines += ["Boxes written"]
-        lines += [
-            f"  {boxes:11,}  {printable_line(name)}" for name, boxes in self.boxes_per_class.items()
-        ]
+        lines += ["Boxes written", *class_table(self.class_counts)]
         if self.problems:
             lines += ["Special or wrong"]
         for problem in self.problems:
@@ -240,7 +247,7 @@ def convert(
     reports = [f"{name}.report.{kind}" for kind in ("json", "txt", "html")]
     refuse_others(output, reports)
     report = _empty_report(items, name, options, log)
-    per_class: Counter[int] = Counter()
+    classes = ClassCounter()
     job = ConversionJob(
         label_map=label_map,
         options=options,
@@ -259,7 +266,7 @@ def convert(
                 continue
             write(record)
             report.count(class_ids)
-            per_class.update(class_ids)
+            classes.add(class_ids)
         if not report.images_written:
             raise _nothing_written(log, name)
         if need_boxes and not report.boxes_written:
@@ -267,7 +274,8 @@ def convert(
         claim_files(output, reports)
         keep_label_map(output, label_map)
     report.files = [file.name for file in shard_files(output, name)]
-    report.boxes_per_class = {item.name: per_class[item.id] for item in label_map}
+    report.boxes_per_class = {item.name: classes.boxes[item.id] for item in label_map}
+    report.images_per_class = {item.name: classes.images[item.id] for item in label_map}
     report.problems = list(log)
     write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     write_whole(output / f"{name}.report.txt", report.to_text().encode())

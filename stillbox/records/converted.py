@@ -8,6 +8,7 @@ from typing import Any
 
 from stillbox.errors import UserError
 from stillbox.printing import json_text
+from stillbox.records.class_counts import ClassCount
 from stillbox.records.conversion import ConversionReport
 from stillbox.records.data_folder import FINISHED, DataFolder, Split
 from stillbox.records.files import write_whole
@@ -19,7 +20,7 @@ from stillbox.untrusted import read_untrusted
 _MOST_BYTES = 2**24
 
 REPORT_NAME, PAGE_NAME = "conversion.txt", "conversion.html"
-_VERSION = "stillbox conversion 4"
+_VERSION = "stillbox conversion 5"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class ConvertedFolder:
     label_map: Path
     classes: tuple[str, ...]
     """In the order of their ids."""
+    class_counts: tuple[ClassCount, ...]
+    """Of the images to train on; empty: there are none."""
     train_images: int
     validation_images: int
     test_images: int = 0
@@ -109,13 +112,15 @@ def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
     tuples = {
         name: tuple(map(str, result[name])) for name in ("classes", "problems", "without_boxes")
     }
+    counts = tuple(ClassCount(**count) for count in result["class_counts"])
     paths = {name: output / Path(result[name]).name for name in ("label_map", "report")}
     page = output / PAGE_NAME if result["page"] else None
     sets = {
         name: str(output / Path(result[name]).name) if result[name] else ""
         for name in ("train", "validation", "test")
     }
-    return ConvertedFolder(**(result | tuples | paths | sets | {"page": page, "reused": True}))
+    others = {"class_counts": counts, "page": page, "reused": True}
+    return ConvertedFolder(**(result | tuples | paths | sets | others))
 
 
 def write_conversion(

@@ -198,6 +198,7 @@ def _converted(
         test=pattern("test"),
         label_map=output / LABEL_MAP_NAME,
         classes=tuple(item.name for item in content.label_map),
+        class_counts=reports["train"].class_counts if "train" in reports else (),
         train_images=images("train"),
         validation_images=images("val"),
         test_images=images("test"),

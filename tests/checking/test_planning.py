@@ -113,6 +113,7 @@ def test_stats_are_those_of_the_records_and_no_run_is_too_short(scenes):
 def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     experiment, said = plan()
     train = experiment.train
+    assert experiment.data.train.repeat_threshold == 0
     assert experiment.data.train.paths == (f"{scenes}/train.record-00000-of-00001",)
     assert experiment.data.evaluation.paths == (f"{scenes}/val.record-00000-of-00001",)
     assert (experiment.model.num_classes, train.batch_size) == (6, 8)
@@ -162,6 +163,38 @@ def test_steps_that_are_set_limit_the_candidates(plan):
     experiment, said = plan(overrides=changes_of(["train.steps=7"]))
     assert experiment.train.steps == 7
     assert "7 steps" in said
+
+
+@pytest.fixture
+def rare_stars(tmp_path):
+    """The folder of records of 40 images with three discs and a ring, and one with a star."""
+    folder = tmp_path / "rare"
+    folder.mkdir()
+    (folder / "labels.pbtxt").write_text(
+        "".join(f"item {{ id: {n} name: '{name}' }}\n" for n, name in STARS.items())
+    )
+    boxes = [(0.1, 0.2, 0.5, 0.6)]
+    images = [make_example(4 * boxes, [1, 1, 1, 2])] * 40 + [make_example(boxes, [3])]
+    label_map = LabelMap.from_file(folder / "labels.pbtxt")
+    write_records(folder / "train.record", [serialize_example(i, label_map) for i in images])
+    return folder
+
+
+STARS = {1: "disc", 2: "ring", 3: "star"}
+
+
+def test_images_of_a_rare_class_are_repeated(plan, rare_stars):
+    experiment, said = plan(data=rare_stars)
+    # The median class is in 40 of 41 images: the factor of the image with a star is sqrt(40 / 1).
+    assert experiment.data.train.repeat_threshold == pytest.approx(40 / 41, rel=1e-3)
+    assert "star is rare: 1 box" in said
+    assert "a factor of 6.3" in said
+
+
+def test_a_threshold_of_the_command_line_wins(plan, rare_stars):
+    experiment, said = plan(data=rare_stars, overrides={"data.train.repeat_threshold": 0.0})
+    assert experiment.data.train.repeat_threshold == 0
+    assert "rare" not in said.replace(str(rare_stars), "")
 
 
 def test_what_is_said_on_the_command_line_wins(plan):

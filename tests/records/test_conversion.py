@@ -147,6 +147,7 @@ def test_a_set_and_its_report(tmp_path, annotated, run):
     assert report.problems == []
     stored = json.loads((tmp_path / "out" / "train.report.json").read_text())
     assert stored["boxes_per_class"] == {"cat": 2, "dog": 1}
+    assert stored["images_per_class"] == {"cat": 2, "dog": 1}
     assert stored["settings"] == {
         "bad_records": "drop",
         "bad_boxes": "fix",
@@ -162,8 +163,9 @@ def test_a_set_and_its_report(tmp_path, annotated, run):
         "  boxes                     3           3",
         "  shards                                2",
         "Boxes written",
-        "            2  cat",
-        "            1  dog",
+        "        boxes      images      share  class",
+        "            2           2     66.7 %  cat",
+        "            1           1     33.3 %  dog",
     ]
     # Records take turns over the shards: a and c are in the first.
     examples = [source(tmp_path).example(index) for index in range(3)]
