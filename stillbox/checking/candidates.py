@@ -19,16 +19,39 @@ from stillbox.experiment.updating import NO_CHANGES, Changes
 from stillbox.experiment.values import Value
 from stillbox.printing import count_text, printable_line, sides_text
 
-SMALL, SSD, PYRAMID, LARGE = (
+NANO, SMALL, SSD, PYRAMID, LARGE = (
+    "nanodet_g_416",
     "gfl_mobile",
     "ssd_mobilenet_v1_bccd",
     "ssd_mobilenet_v1_fpn_640x640",
     "ssd_resnet50_v1_fpn_640x640",
 )
-# Relative to the small network: of the larger ones by their AP on COCO, of the SSD by its AP on
-# BCCD and Raccoon, in runs of 15 minutes.
-_QUALITY = {SMALL: 1.0, SSD: 0.85, PYRAMID: 1.18, LARGE: 1.4}
-# What is left of it with random weights.
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What was measured of a recipe, relative to the small network with a classifier's weights."""
+
+    quality: float = 1.0
+    """AP after a long run: of the larger ones on COCO, of the others on BCCD and Raccoon."""
+    speed: float = 1.0
+    """Operations per second of a training step."""
+    head_start: int = 0
+    """Steps of the small network that reach what a detector's weights bring."""
+    longest: int = 0
+    """Side of the longest input that its boxes reach across; 0: no limit."""
+    coarser: bool = False
+    """Whether a longer input has one feature map more."""
+
+
+_NETWORKS = {
+    NANO: _Network(quality=1.05, speed=1.7, head_start=250, longest=640),
+    SMALL: _Network(longest=512, coarser=True),
+    SSD: _Network(quality=0.85),
+    PYRAMID: _Network(quality=1.18),
+    LARGE: _Network(quality=1.4),
+}
+# What is left of the quality with random weights.
 _RANDOM = 0.8
 # A ResNet-50 needs many images before it is better than a MobileNet.
 _MANY_IMAGES = 5000
@@ -41,10 +64,9 @@ BATCH = 8
 """Images of a step that steps are counted in."""
 # The finest feature map of all of these recipes.
 _FINEST = 8
-# Roots of the areas of the small network's inputs, in pixels; sides are multiples of its strides.
+# Roots of the areas of the small networks' inputs, in pixels; sides are multiples of their strides.
 _INPUTS, _STRIDE = (320, 384, 512, 640), 32
-# The small network's boxes reach this far. A longer input has one feature map more.
-_LONGEST, _LEVELS = 512, 6
+_COARSER_LEVEL = 6
 _TILED = 320
 # Larger tiles cut more objects than they resolve; inputs of 640 pixels show as much.
 _LARGEST_TILE = 0.5
@@ -69,14 +91,15 @@ class Time:
         """Returns the seconds of so many steps of the small network."""
         return steps * _PASSES * BATCH * _operations_of(SMALL) / self.speed
 
-    def steps(self, operations: int, samples: int) -> int:
+    def steps(self, operations: int, samples: int, speed: float) -> int:
         """Returns the steps of eight samples that there is time for.
 
         Args:
             operations: of the forward pass of one sample.
             samples: of an epoch.
+            speed: of the network, relative to the small one.
         """
-        most = self.seconds * self.speed / (_PASSES * BATCH * operations)
+        most = self.seconds * self.speed * speed / (_PASSES * BATCH * operations)
         return int(min(most, self.usual_steps(samples)))
 
 
@@ -99,6 +122,8 @@ class Candidate:
     """Steps of eight inputs that there is time for."""
     quality: float
     """How good the network is after a long run, relative to the small one."""
+    head_start: int
+    """Further steps that the weights at the start are worth."""
     resolved: Mapping[str, float]
     """The share of each class's boxes that have two cells of the finest feature map."""
     credit: float
@@ -107,7 +132,8 @@ class Candidate:
     @property
     def forecast(self) -> float:
         """How good the model will be, relative to the small network after a long run."""
-        learnt = np.interp(np.log(max(self.steps, 1)), np.log(_LEARNT_STEPS), _LEARNT)
+        steps = max(self.steps + self.head_start, 1)
+        learnt = np.interp(np.log(steps), np.log(_LEARNT_STEPS), _LEARNT)
         return float(self.quality * learnt * self.credit)
 
     def describe(self) -> str:
@@ -133,8 +159,11 @@ def candidates(
     # Without weights for either, the small network is ahead of the SSD.
     others = [SSD] * (has_weights(SSD) and not has_weights(SMALL)) + [PYRAMID]
     others += [LARGE] * (stats.images >= _MANY_IMAGES)
-    inputs = [(SMALL, size, 0) for size in _sizes(stats)]
-    inputs += [(SMALL, (_TILED, _TILED), tile) for tile in _tiles(stats)]
+    small = [NANO] * has_weights(NANO) + [SMALL]
+    inputs = [
+        (recipe, size, 0) for recipe in small for size in _sizes(stats) if _reaches(recipe, size)
+    ]
+    inputs += [(recipe, (_TILED, _TILED), tile) for recipe in small for tile in _tiles(stats)]
     inputs += [(recipe, _model(recipe).network_size, 0) for recipe in others]
     return [_candidate(*each, stats, time, has_weights) for each in inputs]
 
@@ -171,6 +200,7 @@ def _candidate(
     changes = _changes(recipe, size, tile, stats)
     samples = stats.of_samples(_tiled(tile, stats) if tile else None).images
     row = _operations(recipe, size)
+    network = _NETWORKS[recipe]
     sides = stats.sizes.magnified(size[0] / tile) if tile else stats.sizes.stretched(*size)
     return Candidate(
         recipe=recipe,
@@ -179,8 +209,9 @@ def _candidate(
         tile=tile,
         samples=samples // stats.images,
         operations=samples * row // stats.images,
-        steps=time.steps(row, samples),
-        quality=_QUALITY[recipe] * (1 if has_weights(recipe) else _RANDOM),
+        steps=time.steps(row, samples, network.speed),
+        quality=network.quality * (1 if has_weights(recipe) else _RANDOM),
+        head_start=network.head_start,
         resolved=sides.resolved(_FINEST),
         credit=sides.credit(_FINEST),
     )
@@ -192,11 +223,18 @@ def _changes(recipe: str, size: tuple[int, int], tile: int, stats: DatasetStats)
     changes: dict[str, Value] = dict(
         zip(("model.resizer.height", "model.resizer.width"), size, strict=True)
     )
-    if max(size) > _LONGEST:
-        changes |= dict.fromkeys(("model.neck.max_level", "model.anchors.max_level"), _LEVELS)
+    if max(size) > _NETWORKS[recipe].longest > 0:
+        levels = ("model.neck.max_level", "model.anchors.max_level")
+        changes |= dict.fromkeys(levels, _COARSER_LEVEL)
     if tile:
         changes["data.tiles"] = asdict(_tiled(tile, stats))
     return changes
+
+
+def _reaches(recipe: str, size: tuple[int, int]) -> bool:
+    """Whether the boxes of a small network reach across an input."""
+    network = _NETWORKS[recipe]
+    return network.coarser or max(size) <= network.longest
 
 
 def _tiled(side: int, stats: DatasetStats) -> Tiles:

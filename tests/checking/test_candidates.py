@@ -5,6 +5,7 @@ import pytest
 
 from stillbox.checking.candidates import (
     LARGE,
+    NANO,
     PYRAMID,
     SMALL,
     SSD,
@@ -89,6 +90,24 @@ def test_weights_on_the_machine_decide_between_small_recipes(weights, recipe):
     assert chosen(stats(sides=[sides(60)]), minutes(15), weights).recipe == recipe
 
 
+def test_a_detector_to_begin_from_is_chosen_where_its_weights_are():
+    data = stats(sides=[sides(60)])
+    for length in (3, 15):
+        assert chosen(data, minutes(length), (NANO, SMALL)).recipe == NANO
+    among = candidates(data, minutes(15), has_weights=lambda recipe: recipe == SMALL)
+    assert NANO not in {candidate.recipe for candidate in among}
+
+
+def test_a_detector_gets_no_input_that_its_boxes_do_not_reach_across():
+    panorama = stats(height=400, width=1200, sides=[sides(60)])
+    among = candidates(panorama, minutes(15), has_weights=lambda recipe: True)
+    longest = {
+        recipe: max(max(each.size) for each in among if each.recipe == recipe)
+        for recipe in (NANO, SMALL)
+    }
+    assert longest[NANO] <= 640 < longest[SMALL]
+
+
 def test_a_trial_of_a_few_steps_takes_the_cheapest():
     few = chosen(stats(sides=[sides(60)]), minutes(15, steps=4))
     assert few.size == (288, 384)
@@ -104,7 +123,7 @@ def test_a_set_without_boxes_has_a_candidate():
 def test_the_input_of_an_override_leaves_one_candidate_for_each_recipe():
     among = candidates(stats(sides=[sides(60)]), minutes(15), has_weights=lambda recipe: True)
     alone = recipes_alone(among)
-    assert [candidate.recipe for candidate in alone] == [SMALL, PYRAMID]
+    assert [candidate.recipe for candidate in alone] == [NANO, SMALL, PYRAMID]
     assert not any(candidate.changes for candidate in alone)
     assert reason(choose(alone), alone)
 
