@@ -263,6 +263,23 @@ def test_two_copies_of_half_a_weight_count_as_one():
     assert boxes == pytest.approx(whole, rel=1e-6)
 
 
+def test_a_weight_multiplies_the_classification_loss_of_its_class_alone():
+    given, predictions = batch(), predictions_of(model())
+
+    def terms(*weights):
+        config = model(loss=schema.QualityLoss(class_weights=weights))
+        return floats(loss_of(config, predictions, given))
+
+    plain, alone = terms(), [terms(*row) for row in np.eye(3).tolist()]
+    assert terms(1.0, 1.0, 1.0) == pytest.approx(plain)
+    parts = [each["classification_loss"] for each in alone]
+    assert sum(parts) == pytest.approx(plain["classification_loss"], rel=1e-5)
+    weighted = terms(2.0, 0.5, 0.0)
+    assert weighted["classification_loss"] == pytest.approx(2 * parts[0] + parts[1] / 2, rel=1e-5)
+    for name in plain.keys() - {"classification_loss"}:
+        assert weighted[name] == pytest.approx(plain[name])
+
+
 def test_the_first_steps_have_an_assignment_of_their_own():
     loss = schema.QualityLoss(
         class_targets="alignment",

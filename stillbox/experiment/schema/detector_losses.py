@@ -166,5 +166,7 @@ class QualityLoss(DetectorLoss, kind="quality"):
     """Factor on the distribution focal loss, which the box coder `distribution` has; 0: none."""
     centerness_weight: NonNegative = 0.0
     """Factor on the cross entropy of the centerness, which the head `atss` predicts; 0: none."""
+    class_weights: Annotated[tuple[NonNegative, ...], PerClass] = ()
+    """Factors on the classification loss of each foreground class, one a class; empty: all 1."""
     initial: InitialAssignment | None = None
     """What holds in the first steps; None: nothing else."""

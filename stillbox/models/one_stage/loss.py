@@ -162,14 +162,21 @@ def _normalizing_weights(
 def _classification_losses(
     logits: Float32[Array, "B A C"], targets: Targets, loss: schema.Loss
 ) -> AnchorLosses:
-    weights = targets.class_weights
-    if loss.class_weights:
-        # `class_weights` are for the foreground; the background, if any, keeps 1.
-        background = logits.shape[-1] - len(loss.class_weights)
-        weights = weights[..., None] * jnp.asarray((1.0,) * background + loss.class_weights)
+    weights = weights_by_class(loss, targets.class_weights, logits.shape[-1])
     function = implementation_of(loss.classification)
     weighted: Array = function(loss.classification, logits, targets.class_targets, weights)
     return weighted
+
+
+def weights_by_class(
+    loss: schema.DetectorLoss, weights: Float32[Array, "B A"], slots: int
+) -> Float32[Array, "B A"] | Float32[Array, "B A C"]:
+    """Returns weights of anchors, multiplied by the factors of the classes if there are any."""
+    if not loss.class_weights:
+        return weights
+    # `class_weights` are for the foreground; the background, if any, keeps 1.
+    background = slots - len(loss.class_weights)
+    return weights[..., None] * jnp.asarray((1.0,) * background + loss.class_weights)
 
 
 def _localization_losses(

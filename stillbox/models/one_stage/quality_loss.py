@@ -34,6 +34,7 @@ from stillbox.models.detector import (
     RatedPredictions,
     Taught,
 )
+from stillbox.models.one_stage.loss import weights_by_class
 from stillbox.models.targets import build_box_coder, decode_for, matches_of_batch
 
 AnchorValues = Float32[Array, "B A"]
@@ -163,7 +164,7 @@ def _terms(
         config.classification,
         predictions.class_logits,
         jax.nn.one_hot(fit.classes, model.num_classes, dtype=jnp.float32) * values[..., None],
-        seen * shares,
+        weights_by_class(config, seen * shares, model.num_classes),
     )
     boxes = _box_losses(config, frame, fit, weights)
     terms = {
