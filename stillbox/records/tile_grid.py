@@ -88,12 +88,21 @@ def visible_boxes(
 ) -> VisibleBoxes:
     """Returns the boxes, `[N, 4]` in pixels of the image, with at least a share in a window."""
     ymin, xmin, ymax, xmax = window
-    clipped = np.clip(boxes, (ymin, xmin, ymin, xmin), (ymax, xmax, ymax, xmax))
-    shares = _areas(clipped) / np.maximum(_areas(boxes), 1e-12)
+    shares = visible_shares(boxes, window)
     kept = shares >= least
     frame = np.array([ymax - ymin, xmax - xmin] * 2)
-    inside = (clipped[kept] - [ymin, xmin, ymin, xmin]) / frame
+    inside = (_clipped(boxes[kept], window) - [ymin, xmin, ymin, xmin]) / frame
     return VisibleBoxes(kept, inside.astype(np.float32), shares[kept])
+
+
+def visible_shares(boxes: NDArray[np.floating], window: TileWindow) -> NDArray[np.float64]:
+    """Returns the share of the area of each box, `[N, 4]` in pixels of the image, in a window."""
+    return _areas(_clipped(boxes, window)) / np.maximum(_areas(boxes), 1e-12)
+
+
+def _clipped(boxes: NDArray[np.floating], window: TileWindow) -> NDArray[np.floating]:
+    ymin, xmin, ymax, xmax = window
+    return np.clip(boxes, (ymin, xmin, ymin, xmin), (ymax, xmax, ymax, xmax))
 
 
 def _areas(boxes: NDArray[np.floating]) -> NDArray[np.float64]:

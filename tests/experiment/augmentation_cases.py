@@ -153,6 +153,17 @@ BEYOND_THE_LANGUAGE: tuple[schema.Augmentation, ...] = (
         min_box_side=4.0,
         clip_boxes=False,
     ),
+    schema.CopyPaste(
+        max_objects=5,
+        max_covered=0.1,
+        min_scale=0.5,
+        max_scale=2.0,
+        flip_probability=0.2,
+        probability=0.9,
+        skip_last_steps=4,
+        min_box_side=1.0,
+        clip_boxes=False,
+    ),
     schema.Mosaic(
         height=20,
         width=30,

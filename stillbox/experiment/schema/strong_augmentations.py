@@ -1,7 +1,8 @@
 """Augmentations that change an image so much that training often ends without them.
 
-Large-scale jitter, mosaic, mixup and the random affine map. The last three have
-the defaults of YOLOX (arXiv:2107.08430), the first has them from the configs of arXiv:2012.07177.
+Large-scale jitter, mosaic, mixup, the random affine map and copy-paste. Mosaic, mixup and the map
+have the defaults of YOLOX (arXiv:2107.08430), the first has them from the configs of
+arXiv:2012.07177.
 """
 
 from dataclasses import dataclass
@@ -151,3 +152,30 @@ class MixUp(MixingAugmentation, kind="mixup"):
     """How often two images are mixed."""
     pad_color: _Color = _GRAY
     """Red, green and blue of the padding, in 0..255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyPaste(MixingAugmentation, kind="copy_paste"):
+    """Pastes objects of another image into this one, as the rectangles of their boxes.
+
+    One of the classes of the other image is drawn for each object, each as likely, then one of the
+    class's boxes. An object comes with its size in pixels times a random factor, perhaps mirrored.
+    Its middle comes to a random place; what reaches beyond the image is cut off. It is pasted on
+    top and may cover a part of other objects. The boxes of these objects do not change. Ignored
+    boxes are not taken, nor boxes that another box covers too much of. As in arXiv:2012.07177, but
+    with boxes in place of masks.
+    """
+
+    max_objects: Annotated[int, Range(1, 100)] = 3
+    """Most objects; each number from 1 on is as likely."""
+    max_covered: Fraction = 0.3
+    """Greatest share of any box, pasted ones included, that an object may cover at its place. After
+    10 places that cover more, the object is left out."""
+    min_scale: _Scale = 0.8
+    """Least factor on the height and width of an object."""
+    max_scale: _Scale = 1.25
+    """Greatest factor on the height and width of an object."""
+    flip_probability: Fraction = 0.5
+    """How often an object is mirrored."""
+    probability: Fraction = 0.5
+    """How often an image gets objects."""

@@ -174,14 +174,14 @@ def combine(pictures: Sequence[Sample], config: schema.Mosaic, center: Size) -> 
     for picture, (above, left) in zip(pictures, _QUARTERS, strict=True):
         image, ratio = fit_image(picture.image, (config.height, config.width))
         corner = center[0] - above * image.shape[0], center[1] - left * image.shape[1]
-        _paste(canvas, image, corner)
+        paste(canvas, image, corner)
         # The factor is not rounded to whole pixels.
         boxes.append(in_pixels(picture) * ratio + np.tile(corner, 2))
     kept = keep_overlapping(joined(pictures), np.concatenate(boxes), size, config)
     return replace(kept, image=canvas)
 
 
-def _paste(canvas: Pixels, image: Pixels, corner: Size) -> None:
+def paste(canvas: Pixels, image: Pixels, corner: Size) -> None:
     """Puts the part of an image that is on the canvas there; the corner may lie outside."""
     y, x = corner
     top, left = max(-y, 0), max(-x, 0)
