@@ -21,6 +21,8 @@ TopK = Literal["operation", "sort"]
 
 Upsampling = Literal["broadcast", "concatenation"]
 
+PoolEdges = Literal["infinite", "repeated"]
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -44,6 +46,9 @@ class Lowering:
     may not know, or sorts."""
     upsampling: Upsampling = "broadcast"
     """The repetition of pixels."""
+    pool_edges: PoolEdges = "infinite"
+    """What stands beyond the edges of a map in a maximum with symmetric padding: minus infinity, or
+    the pixel at the edge, which is in the same windows. Integers have no infinity."""
 
 
 class _Changes(TypedDict, total=False):
@@ -53,6 +58,7 @@ class _Changes(TypedDict, total=False):
     suppression: Suppression
     top_k: TopK
     upsampling: Upsampling
+    pool_edges: PoolEdges
 
 
 _DEFAULT = Lowering()
@@ -75,7 +81,11 @@ def lowering(**changes: Unpack[_Changes]) -> Iterator[None]:
 
 
 lowering_for_tflite = partial(
-    lowering, portable=True, suppression="unrolled", upsampling="concatenation"
+    lowering,
+    portable=True,
+    suppression="unrolled",
+    upsampling="concatenation",
+    pool_edges="repeated",
 )
 """Traces programs for TensorFlow Lite: it has no sort, MediaPipe refuses loops, and broadcasts in
 six dimensions take sixty times as long as concatenations."""

@@ -120,6 +120,13 @@ const METHODS = {
     return [[below, 1 - (position - below)], [below + 1, position - below]];
   },
 
+  bilinear_half_pixel(place, _, size, newSize) {
+    const centre = float32((place + 0.5) * float32(size / newSize));
+    const position = Math.max(float32(centre - 0.5), 0);
+    const below = Math.floor(position);
+    return [[below, 1 - (position - below)], [below + 1, position - below]];
+  },
+
   area(place, scale) {
     const [start, end] = [float32(place * scale), float32((place + 1) * scale)];
     const pairs = [];

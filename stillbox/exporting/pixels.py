@@ -181,7 +181,17 @@ _Taps = tuple[list[jax.Array], list[jax.Array]]
 
 
 def _bilinear(axis: _Axis) -> _Taps:
-    position, _ = _positions(axis)
+    return _linear(_positions(axis)[0])
+
+
+def _bilinear_half_pixel(axis: _Axis) -> _Taps:
+    size = jnp.asarray(axis.size, jnp.int32).astype(jnp.float32)
+    scale = size / axis.new_size.astype(jnp.float32)
+    centres = (jnp.arange(axis.canvas, dtype=jnp.float32) + 0.5) * scale
+    return _linear(jnp.maximum(centres - 0.5, 0))
+
+
+def _linear(position: jax.Array) -> _Taps:
     below = jnp.floor(position)
     share = position - below
     index = below.astype(jnp.int32)
@@ -230,6 +240,7 @@ def _antialias(axis: _Axis) -> jax.Array:
 
 _SPARSE: dict[str, Callable[[_Axis], _Taps]] = {
     "bilinear": _bilinear,
+    "bilinear_half_pixel": _bilinear_half_pixel,
     "nearest": _nearest,
     "bicubic": _bicubic,
 }

@@ -116,6 +116,12 @@ def resize_part(
     _bilinear_within(image, out, rows, columns)
 
 
+def bilinear_half_pixel(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
+    """Interpolates linearly between centres at half pixels; `align_corners` has no effect."""
+    rows, columns = (_half_pixels(image.shape[axis], out.shape[axis]) for axis in (0, 1))
+    bilinear_at(image, out, rows, columns)
+
+
 def nearest(image: Pixels, out: FloatPixels, *, align_corners: bool = False) -> None:
     """Takes the pixel at the floor of the source position, the nearest one with `align_corners`."""
     rows, columns = (
@@ -147,6 +153,7 @@ METHODS: dict[str, Method] = {
     "area": area,
     "bicubic": bicubic,
     "bilinear_antialias": bilinear_antialias,
+    "bilinear_half_pixel": bilinear_half_pixel,
 }
 """By the names of `schema.FixedShapeResizer.method`."""
 
@@ -157,6 +164,13 @@ def _positions(size: int, new_size: int, align_corners: bool) -> tuple[Floats, n
     if align_corners and min(size, new_size) > 1:
         scale = np.float32(size - 1) / np.float32(new_size - 1)
     return np.arange(new_size, dtype=np.float32) * scale, scale
+
+
+def _half_pixels(size: int, new_size: int) -> Floats:
+    """Returns where the centre of each pixel of the result lies, at least the first centre."""
+    centres = np.arange(new_size, dtype=np.float32) + np.float32(0.5)
+    scaled = centres * (np.float32(size) / np.float32(new_size))
+    return np.maximum(scaled - np.float32(0.5), np.float32(0))
 
 
 def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
@@ -295,7 +309,15 @@ def _nearest_taps(size: int, new_size: int, align_corners: bool) -> Taps:
 
 
 def _linear_taps(size: int, new_size: int, align_corners: bool) -> Taps:
-    position, _ = _positions(size, new_size, align_corners)
+    return _taps_at(size, _positions(size, new_size, align_corners)[0])
+
+
+def _half_pixel_taps(size: int, new_size: int, align_corners: bool) -> Taps:
+    del align_corners
+    return _taps_at(size, _half_pixels(size, new_size))
+
+
+def _taps_at(size: int, position: Floats) -> Taps:
     below, above, share = _neighbours(size, position)
     return np.stack([below, above]), np.stack([1 - share, share])
 
@@ -326,6 +348,7 @@ def _cubic_taps(size: int, new_size: int, align_corners: bool) -> Taps:
 
 TAPS: dict[str, Callable[[int, int, bool], Taps]] = {
     "bilinear": _linear_taps,
+    "bilinear_half_pixel": _half_pixel_taps,
     "nearest": _nearest_taps,
     "area": _area_taps,
     "bicubic": _cubic_taps,

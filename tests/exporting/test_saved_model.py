@@ -254,7 +254,7 @@ def decoded():
     return run_nodes(DType.STRING, (), lambda value: [decode_image(value)])
 
 
-METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias")
+METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias", "bilinear_half_pixel")
 # Sums of float32 in another order, for the two methods that have sums of many terms.
 TOLERANCE = {"area": 0.01, "bicubic": 1e-3}
 RESIZERS = [

@@ -104,7 +104,7 @@ def test_an_unreadable_file_is_named(free, tmp_path):
     assert ">=" in caught.value.fix
 
 
-METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias")
+METHODS = ("bilinear", "nearest", "bicubic", "area", "bilinear_antialias", "bilinear_half_pixel")
 RESIZERS = {
     **{method: schema.FixedShapeResizer(height=30, width=44, method=method) for method in METHODS},
     "keep": schema.KeepAspectRatioResizer(min_dimension=40, max_dimension=56, pad_value=(1, 2, 3)),

@@ -3,6 +3,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -50,7 +51,7 @@ CASES = {
     "fixed_area": (480, 640, FIXED(method="area")),
     "fixed_bicubic": (480, 640, FIXED(method="bicubic")),
 }
-METHODS = ["bilinear", "nearest", "area", "bicubic"]
+METHODS = ["bilinear", "nearest", "area", "bicubic", "bilinear_half_pixel"]
 
 
 def waves(height, width):
@@ -99,6 +100,20 @@ def test_bilinear_is_the_legacy_resize(size):
     rows, _ = resize_image(image.transpose(1, 0, 2), FIXED(height=len(expected), width=1))
     np.testing.assert_allclose(columns[0, :, 1], expected, atol=1e-6)
     np.testing.assert_allclose(rows[:, 0, 1], expected, atol=1e-6)
+
+
+def test_half_pixels_by_hand():
+    # Two to four: centres at 1/4, 3/4, 5/4 and 7/4, less a half, are read from the pixels 0 and 1.
+    row = np.array([[[10] * 3, [20] * 3]], np.uint8)
+    image, _ = resize_image(row, FIXED(height=1, width=4, method="bilinear_half_pixel"))
+    np.testing.assert_allclose(image[0, :, 1], [10, 12.5, 17.5, 20], rtol=1e-6)
+
+
+def test_half_pixels_are_those_of_opencv():
+    image = picture(37, 53)
+    ours, _ = resize_image(image, FIXED(height=64, width=20, method="bilinear_half_pixel"))
+    theirs = cv2.resize(image.astype(np.float32), (20, 64), interpolation=cv2.INTER_LINEAR)
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
 def test_area_by_hand():

@@ -26,7 +26,9 @@ from stillbox.experiment.schema.ranges import (
 )
 from stillbox.experiment.variants import RegisteredConfig
 
-ResizeMethod = Literal["bilinear", "nearest", "bicubic", "area", "bilinear_antialias"]
+ResizeMethod = Literal[
+    "bilinear", "nearest", "bicubic", "area", "bilinear_antialias", "bilinear_half_pixel"
+]
 
 
 class Resizer(RegisteredConfig):
@@ -71,8 +73,9 @@ class FixedShapeResizer(Resizer, kind="fixed_shape"):
     width: Side = 300
     """Columns of the network input, in pixels."""
     method: ResizeMethod = "bilinear"
-    """Interpolation. `bilinear` is TF1's form without half-pixel centres,
-    `bilinear_antialias` the triangle filter that Pillow, TF2 and JAX shrink images with."""
+    """Interpolation. `bilinear` is TF1's form without half-pixel centres, `bilinear_half_pixel`
+    OpenCV's and PyTorch's with them, `bilinear_antialias` the triangle filter that Pillow, TF2 and
+    JAX shrink images with."""
 
     @property
     def input_size(self) -> tuple[int, int]:

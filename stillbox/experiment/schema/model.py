@@ -208,7 +208,7 @@ class WeightSharedHead(Head, kind="weight_shared"):
     kernel_size: KernelSide = 3
     """Side of all kernels, unless the next field says otherwise."""
     predictor_kernel_size: OptionalKernelSide = 0
-    """Side of the box and class kernels; 0: as those of the towers."""
+    """Side of the box and class kernels; 0: `kernel_size`."""
     share_tower: bool = False
     """One tower for boxes and classes instead of one for each."""
     depthwise: bool = False

@@ -51,8 +51,8 @@ class Csp(Backbone, kind="csp"):
 class Pan(Pyramid, kind="pan"):
     """Path aggregation network: sums from coarse to fine and back (arXiv:1803.01534).
 
-    Maps are doubled and halved by bilinear interpolation. No convolution follows a sum. Levels are
-    those of the backbone.
+    Maps are doubled and halved by bilinear interpolation. No convolution follows a sum, and no
+    level is coarser than the backbone.
     """
 
     max_level: Level = 5

@@ -169,12 +169,13 @@ def add_resize(
     """
     if method == "bilinear_antialias":
         return add_antialias(graph, images, size, new_size, uint8=uint8)
-    axes = [_Axis(graph, size, new_size, axis, align_corners) for axis in (1, 2)]
+    centres = method == "bilinear_half_pixel"
+    axes = [_Axis(graph, size, new_size, axis, align_corners, centres) for axis in (1, 2)]
     if method == "nearest":
         for axis in axes:
             images = graph.op("Gather", images, axis.nearest(), axis=axis.axis)
         return images
-    if method == "bilinear":
+    if method in ("bilinear", "bilinear_half_pixel"):
         return _bilinear(graph, images, axes)
     weights = {"area": _Axis.area_weights, "bicubic": _Axis.cubic_weights}[method]
     return _by_matrices(graph, images, axes, weights)
@@ -214,16 +215,27 @@ class _Axis:
     """Source positions of the rows (axis 1) or columns (axis 2) of the result."""
 
     def __init__(
-        self, graph: Graph, size: Operand, new_size: Operand, axis: int, align_corners: bool
+        self,
+        graph: Graph,
+        size: Operand,
+        new_size: Operand,
+        axis: int,
+        align_corners: bool,
+        centres: bool,
     ) -> None:
-        self.graph, self.axis, self.align_corners = graph, axis, align_corners
+        # Centres at half pixels and aligned corners exclude each other.
+        self.graph, self.axis, self.align_corners = graph, axis, align_corners and not centres
         side = np.array(axis - 1)
         self.size, self.new_size = (graph.op("Gather", sides, side) for sides in (size, new_size))
         self.last = graph.op("Sub", self.size, _ONE)
         self.scale = self._scale()
         zero = np.array(0, np.float32)
         self.steps = graph.op("Range", zero, self.new_size, _ONE)
-        self.positions = graph.op("Mul", self.steps, self.scale)
+        if not centres:
+            self.positions = graph.op("Mul", self.steps, self.scale)
+            return
+        scaled = graph.op("Mul", graph.op("Add", self.steps, _HALF), self.scale)
+        self.positions = graph.op("Max", graph.op("Sub", scaled, _HALF), zero)
 
     def _scale(self) -> str:
         graph = self.graph

@@ -234,17 +234,21 @@ def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
     return places, (share * 2**_WEIGHT_BITS + 0.5).cast(DType.INT32)
 
 
-def _resizing(operator: str) -> Callable[[Tensor, Tensor, bool], Tensor]:
-    """Returns a resizing method of TensorFlow 1 by the name of its operator."""
+def _resizing(operator: str, *, centres: bool = False) -> Callable[[Tensor, Tensor, bool], Tensor]:
+    """Returns a resizing method of TensorFlow by its operator; `centres` are at half pixels."""
 
     def resize(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
-        return images.graph.op(operator, images, sizes, align_corners=align_corners)
+        graph = images.graph
+        if centres:
+            return graph.op(operator, images, sizes, half_pixel_centers=True)
+        return graph.op(operator, images, sizes, align_corners=align_corners)
 
     return resize
 
 
 _METHODS: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
     "bilinear": _resizing("ResizeBilinear"),
+    "bilinear_half_pixel": _resizing("ResizeBilinear", centres=True),
     "nearest": _resizing("ResizeNearestNeighbor"),
     "bicubic": _resizing("ResizeBicubic"),
     "area": _resizing("ResizeArea"),

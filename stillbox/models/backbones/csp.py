@@ -34,7 +34,7 @@ class CspBlock(Part):
     """`enter`, the pairs `pair_1`, `pair_2`, ... and `merge`, which stands before `enter`'s result.
 
     Args:
-        inputs: channels of the input, half of those of the output.
+        inputs: channels of the input; the output has twice as many.
         pairs: number of pairs.
         stride: of `enter`.
         conv: hyperparameters.

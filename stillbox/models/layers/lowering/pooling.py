@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stillbox.lowering import current_lowering
 from stillbox.models.layers.lowering.primitives import no_inline, per_platform
 from stillbox.models.layers.lowering.windows import Padding, Pads, padding_pairs, windows_of
 from stillbox.models.parallel import is_spatially_partitioned
@@ -40,6 +41,8 @@ def max_pool(x: jax.Array, size: int, stride: int, *, padding: Padding = "same")
     if size == 1:
         return x[:, ::stride, ::stride]
     pads = padding_pairs(x.shape, (size, size), stride, padding)
+    if padding == "symmetric" and current_lowering().pool_edges == "repeated":
+        x, pads = jnp.pad(x, ((0, 0), *pads, (0, 0)), mode="edge"), ((0, 0), (0, 0))
     return _max_pool(x, _Windows(size, stride, pads, (x.shape[1], x.shape[2])))
 
 
