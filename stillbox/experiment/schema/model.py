@@ -36,14 +36,15 @@ from stillbox.experiment.schema.ranges import (
     Layers,
     OptionalChannels,
     OptionalKernelSide,
+    PerChannel,
     Positive,
     PositiveFraction,
     Range,
     Real,
-    Rgb,
     Side,
 )
 from stillbox.experiment.variants import RegisteredConfig
+from stillbox.image_kind import RGB_8, ImageKind, per_channel
 
 
 class AnchorStage(Protocol):
@@ -107,6 +108,11 @@ class Model(RegisteredConfig):
     def normalization(self) -> "PixelNormalization | None":
         """From 0..255 to the input range of the network; None: it is not described."""
         return None
+
+    @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return RGB_8 if self.normalization is None else self.normalization.image_kind
 
     @property
     def anchor_stage(self) -> AnchorStage | None:
@@ -295,10 +301,29 @@ class TaskAlignedHead(Head, kind="task_aligned"):
 class PixelNormalization:
     """`(pixel - mean) / std`, one number for each channel, pixels in 0..255."""
 
-    mean: Annotated[tuple[Real, ...], Rgb] = (127.5, 127.5, 127.5)
-    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets."""
-    std: Annotated[tuple[Positive, ...], Rgb] = (127.5, 127.5, 127.5)
-    """Divides afterwards."""
+    channels: Literal[1, 3, 4] = 3
+    """Channels of the images. 1: brightness, which colours become too. 4: RGB and one more, such as
+    infrared or depth. The first layer follows: weights for RGB are summed over the channels for 1;
+    for 4, the fourth gets their mean, and all are multiplied by 3/4."""
+    bits: Literal[8, 10, 12, 14, 16] = 8
+    """Bits of the values in image files. White, `2^bits - 1`, becomes 255 in all of them, and what
+    lies between whole numbers is kept. Files of 8 bits are taken too."""
+    mean: Annotated[tuple[Real, ...], PerChannel] = (127.5, 127.5, 127.5)
+    """Subtracted first. The default maps 0..255 to -1..1, the input range of MobileNets. Numbers of
+    R, G and B serve images of other channels as well: their mean is the brightness's number, and
+    the fourth channel's."""
+    std: Annotated[tuple[Positive, ...], PerChannel] = (127.5, 127.5, 127.5)
+    """Divides afterwards; the numbers are as those of `mean`."""
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            values = per_channel(getattr(self, name), self.channels)
+            object.__setattr__(self, name, values)
+
+    @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return ImageKind(self.channels, self.bits)
 
 
 @dataclass(frozen=True, kw_only=True)

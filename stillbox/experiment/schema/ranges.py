@@ -69,6 +69,7 @@ class Items:
 AtLeastOne = Items(least=1)
 Ratios = Items(least=1, fix="give at least one, such as 1.0")
 Rgb = Items(lengths=(3,), fix="give one for each of R, G, B")
+PerChannel = Items(lengths=(1, 3, 4), fix="give one for each of R, G, B, or for each channel")
 PadColor = Items(lengths=(0, 3), fix="give one for each of R, G, B, or none for the image's mean")
 SizeRatio = Items(lengths=(2,), fix="give one for the height and one for the width")
 Many = Items(10_000)
