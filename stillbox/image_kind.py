@@ -5,10 +5,12 @@ too. Pixels of 8 bits are uint8, those of more bits float32, whose fractions are
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Num, UInt8
+
+Number = TypeVar("Number", float, np.ndarray)
 
 
 class ImageKind(NamedTuple):
@@ -37,21 +39,26 @@ RGB_8 = ImageKind()
 """Images of most data sets."""
 
 
-def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """Returns numbers of R, G and B, or of brightness, as numbers of so many channels.
+def per_channel(values: Sequence[Number], channels: int) -> tuple[Number, ...]:
+    """Returns numbers, or arrays, of R, G and B or of brightness for so many channels.
 
     Brightness has the mean of the three, and so does a fourth channel. Others stay as they are.
     """
     if len(values) == channels or len(values) not in (1, 3):
         return tuple(values)
-    colors = tuple(values) * 3 if len(values) == 1 else tuple(values)
-    mean = sum(colors) / 3 if len(set(colors)) > 1 else colors[0]
-    return {1: (mean,), 3: colors, 4: (*colors, mean)}[channels]
+    red, green, blue = tuple(values) * 3 if len(values) == 1 else values
+    mean = (red + green + blue) / 3
+    return {1: (mean,), 3: (red, green, blue), 4: (red, green, blue, mean)}[channels]
+
+
+def with_channels(pixels: Num[np.ndarray, "..."]) -> Num[np.ndarray, "H W C"]:
+    """Returns pixels with the axis of channels, which OpenCV and Pillow drop if it is 1."""
+    return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def for_people(pixels: Num[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
     """Returns an image as RGB of 8 bits: brightness is gray, and a fourth channel is left out."""
     colors = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
     if colors.dtype != np.uint8:
-        colors = np.rint(colors).clip(0, 255).astype(np.uint8)
+        colors = colors.clip(0, 255).astype(np.uint8)
     return np.ascontiguousarray(colors)

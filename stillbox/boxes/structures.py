@@ -14,8 +14,8 @@ AnyArray = np.ndarray | Array
 class Batch(NamedTuple):
     """B images of H by W with room for N boxes each. Boxes are `[ymin, xmin, ymax, xmax]`."""
 
-    images: UInt8[AnyArray, "B H W 3"] | Float32[AnyArray, "B H W 3"]
-    """RGB in 0..255, resized and padded but not yet normalised."""
+    images: UInt8[AnyArray, "B H W C"] | Float32[AnyArray, "B H W C"]
+    """In 0..255, RGB if C is 3, resized and padded but not yet normalised."""
     boxes: Float32[AnyArray, "B N 4"]
     """Normalised to the network input, padding included."""
     classes: Int32[AnyArray, "B N"]

@@ -279,7 +279,7 @@ def estimate(
     train, data, model = experiment.train, experiment.data, experiment.model
     height, width = model.network_size
     images = max(train.batch_size / devices, 1 / experiment.devices.spatial_partitions)
-    image = _FLOAT * 3 * height * width
+    image = _FLOAT * model.image_kind.channels * height * width
     # Box, class and weight.
     row = image + 24 * data.train.max_boxes
     parts = train.accumulation_steps

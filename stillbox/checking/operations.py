@@ -24,7 +24,7 @@ def forward_operations(model: schema.Model) -> int:
     def forward(params: Arrays, stats: Arrays, images: jax.Array) -> Any:  # noqa: ANN401
         return bind_detector(detector.graph, params, stats)(images, train=False)
 
-    image = jax.ShapeDtypeStruct((1, *model.network_size, 3), jnp.float32)
+    image = jax.ShapeDtypeStruct((1, *model.network_size, model.image_kind.channels), jnp.float32)
     return count_operations(forward, detector.params, detector.stats, image)
 
 

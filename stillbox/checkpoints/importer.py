@@ -10,6 +10,11 @@ import numpy as np
 from flax import nnx
 
 from stillbox.checkpoints.array_files import check_finite
+from stillbox.checkpoints.first_layer import (
+    is_first_layer,
+    note_on_channels,
+    with_image_channels,
+)
 from stillbox.checkpoints.graphs.matching import MatchedArrays, match_weights
 from stillbox.checkpoints.import_report import (
     ImportReport,
@@ -162,13 +167,18 @@ def read_weights(
         _refuse_parts(unnamed, weights, options)
     # An array of another shape may have any size: it is not read.
     held = {name: name_map.shape(name, at, weights.arrays) for name, at in sources.items()}
+    differing = {name: shape for name, shape in held.items() if shape != shapes[name]}
+    first = [name for name, shape in differing.items() if is_first_layer(shape, shapes[name])]
+    misfits = differing.keys() - first
     mismatched = tuple(
         Mismatch(name, sources[name], shapes[name], shape)
-        for name, shape in held.items()
-        if shape != shapes[name]
+        for name, shape in differing.items()
+        if name in misfits
     )
-    loaded = {name: at for name, at in sources.items() if held[name] == shapes[name]}
+    loaded = {name: at for name, at in sources.items() if name not in misfits}
     arrays = {name: name_map.read(name, at, weights.arrays) for name, at in loaded.items()}
+    for name in first:
+        arrays[name] = with_image_channels(arrays[name], shapes[name][2])
     report = ImportReport(
         path=weights.path,
         loaded=loaded,
@@ -177,7 +187,8 @@ def read_weights(
         mismatched=mismatched,
         without_statistics=_without_statistics(weights, arrays),
         notes=notes_on_parts(name_map, loaded, mismatched, model)
-        + _notes_on_frozen_norms(shapes, loaded, model, options),
+        + _notes_on_frozen_norms(shapes, loaded, model, options)
+        + tuple(note_on_channels(held[name], shapes[name]) for name in first),
         departure=weights.departure,
     )
     if not loaded or report.loaded_share < options.min_loaded:

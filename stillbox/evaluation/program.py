@@ -33,7 +33,7 @@ from stillbox.models.variables import Arrays
 from stillbox.printing import count_text
 
 BoundDetect = Callable[[AnyArray, AnyArray], Detections]
-"""From images `[B, H, W, 3]` and true sizes `[B, 2]`, on the host, to detections."""
+"""From images `[B, H, W, C]` and true sizes `[B, 2]`, on the host, to detections."""
 
 AbstractArrays = dict[str, jax.ShapeDtypeStruct]
 
@@ -57,7 +57,7 @@ class DetectProgram:
     stats: AbstractArrays
     """Moving statistics by path, whole on every device."""
     images: jax.ShapeDtypeStruct
-    """`[B, H, W, 3]` float32."""
+    """`[B, H, W, C]` float32."""
     true_sizes: jax.ShapeDtypeStruct
     """`[B, 2]` int32."""
     prepares_kernels: bool
@@ -243,7 +243,7 @@ def _detect_program(experiment: schema.Experiment, mesh: Mesh, batch_size: int) 
         function=detect_function(detector.graph),
         params=detector.params,
         stats=detector.stats,
-        images=jax.ShapeDtypeStruct((batch_size, *model.resizer.input_size, 3), jnp.float32),
+        images=jax.ShapeDtypeStruct((batch_size, *model.image_shape), jnp.float32),
         true_sizes=jax.ShapeDtypeStruct((batch_size, 2), jnp.int32),
         prepares_kernels=may_prepare_kernels(detector.module()),
         devices=experiment.devices,

@@ -123,13 +123,15 @@ class BatchShape(NamedTuple):
     """Height and width of the network input in pixels."""
     pixels: str
     """Type of the images."""
+    channels: int = 3
+    """Of the images."""
 
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], str]]:
         """Shape and type of each array of a `Batch`, in its order."""
         count, boxes = self.images, self.boxes
         return [
-            ((count, *self.canvas, 3), self.pixels),
+            ((count, *self.canvas, self.channels), self.pixels),
             ((count, boxes, 4), "float32"),
             ((count, boxes), "int32"),
             ((count, boxes), "float32"),
@@ -155,7 +157,7 @@ class BatchShape(NamedTuple):
 class _Arrays(NamedTuple):
     """A batch while it is being filled."""
 
-    images: Float32[np.ndarray, "B H W 3"] | UInt8[np.ndarray, "B H W 3"]
+    images: Float32[np.ndarray, "B H W C"] | UInt8[np.ndarray, "B H W C"]
     boxes: Float32[np.ndarray, "B N 4"]
     classes: Int32[np.ndarray, "B N"]
     weights: Float32[np.ndarray, "B N"]
@@ -255,7 +257,8 @@ class BatchMaker:
     def shape(self, canvas: tuple[int, int]) -> BatchShape:
         """Returns the shape of this process's part of a batch with a network input in pixels."""
         count = self._local.stop - self._local.start
-        return BatchShape(count, self.dataset.max_boxes, canvas, self._pixels.name)
+        channels = self.dataset.kind.channels
+        return BatchShape(count, self.dataset.max_boxes, canvas, self._pixels.name, channels)
 
     def _rows(self, step: int) -> Sequence[BatchRow]:
         raise NotImplementedError

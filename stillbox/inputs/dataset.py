@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from stillbox.errors import UserError
 from stillbox.experiment import schema
+from stillbox.image_kind import RGB_8, ImageKind
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.memory import RecentImages, SampleCache
 from stillbox.inputs.repeats import repeat_factors
-from stillbox.inputs.sample import Bytes, Sample, Size, StoredImage, StoredSample
+from stillbox.inputs.sample import Pixels, Sample, Size, StoredImage, StoredSample
 from stillbox.inputs.tiles import ImageTiles, tile_of
 from stillbox.printing import count_text
 from stillbox.records.example import COUNT_FROM_ONE, ID_ZERO, Example
@@ -102,6 +103,7 @@ class Dataset:
         tiles: what images are cut into.
         recent: keeps the images that tiles were last cut out of.
         factors: how often training draws each sample, in any unit; None: each once an epoch.
+        kind: channels and bits that images are decoded to.
     """
 
     def __init__(
@@ -119,12 +121,14 @@ class Dataset:
         tiles: ImageTiles | None = None,
         recent: RecentImages | None = None,
         factors: NDArray[np.int64] | None = None,
+        kind: ImageKind = RGB_8,
     ) -> None:
         self.source, self.resizer = source, resizer
         self.label_map, self.slots = label_map, slots
         self.max_boxes, self.annotations = max_boxes, annotations
         self.num_epochs, self.cache, self.tiles = num_epochs, cache, tiles
-        self._crowds, self._recent, self.factors = crowds, recent, factors
+        self._crowds, self._recent = crowds, recent
+        self.factors, self.kind = factors, kind
         self._keeps = cache is not None or recent is not None
 
     def __len__(self) -> int:
@@ -184,7 +188,7 @@ class Dataset:
         example = self.source.example(record)
         if example is None:
             return None
-        stored = StoredImage.read(example.encoded)
+        stored = StoredImage.read(example.encoded, self.kind)
         if stored is None:
             return self._decode(record, example)
         self._check_size(record, example, stored.size)
@@ -209,7 +213,7 @@ class Dataset:
 
     def _decode(self, record: int, example: Example) -> Sample | None:
         try:
-            image = decode_image(example.encoded)
+            image = decode_image(example.encoded, kind=self.kind)
         except ImageError as error:
             self._reject(record, error)
             return None
@@ -230,7 +234,7 @@ class Dataset:
     def _reject(self, record: int, error: ImageError) -> None:
         self.source.reject(record, "image cannot be decoded", error.reason)
 
-    def image(self, index: int) -> Bytes:
+    def image(self, index: int) -> Pixels:
         """Returns the pixels of a sample as they are stored.
 
         Raises:
@@ -252,7 +256,7 @@ class Dataset:
             name += f", the tile at row {ymin}, column {xmin}"
         return self.source.location(record) + name
 
-    def _prepare(self, example: Example, image: Bytes) -> Sample:
+    def _prepare(self, example: Example, image: Pixels) -> Sample:
         weights = example.weights
         if self._crowds == "ignore":
             weights = np.where(example.is_crowd, np.float32(0), weights)
@@ -324,4 +328,5 @@ def open_dataset(
         tiles=tiles,
         recent=RecentImages() if keeps_recent else None,
         factors=factors,
+        kind=model.image_kind,
     )

@@ -1,9 +1,10 @@
-"""Image files to RGB pixels, and what the header of a JPEG file says without decoding.
+"""Image files to pixels, and what the header of a JPEG file says without decoding.
 
-Grayscale has three equal channels; CMYK and YCCK become RGB; an alpha channel is dropped, not
-blended, as in TensorFlow; see `in_eight_bits` for more bits. A truncated or unreadable file raises
-`ImageError`, as does a small one that claims to be a huge image. JPEG data damaged in the middle
-are decoded, as by every decoder based on libjpeg. Source of the header: ITU-T T.81, annex B.
+As RGB of 8 bits, grayscale has three equal channels; CMYK and YCCK become RGB; an alpha channel is
+dropped, not blended, as in TensorFlow; see `in_eight_bits` for more bits, and `pillow_pixels` for
+other kinds of images. A truncated or unreadable file raises `ImageError`, as does a small one that
+claims to be a huge image. JPEG data damaged in the middle are decoded, as by every decoder based on
+libjpeg. Source of the header: ITU-T T.81, annex B.
 """
 
 import io
@@ -11,9 +12,10 @@ from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float32, UInt8
 from PIL import Image
 
+from stillbox.image_kind import RGB_8, ImageKind, with_channels
 from stillbox.records.costly_images import JPEG_FRAMES, JPEG_SCAN, jpeg_segments
 from stillbox.records.image_files import (
     READ_FORMATS,
@@ -23,7 +25,7 @@ from stillbox.records.image_files import (
     open_image,
     turned_upright,
 )
-from stillbox.records.pixels import in_eight_bits, is_deep
+from stillbox.records.pixels import has_wide_colors, in_eight_bits, is_deep
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 # Baseline and extended sequential, Huffman-coded: rows come in order.
@@ -88,9 +90,14 @@ def upper_rows(data: bytes, header: JpegHeader, rows: int) -> bytes:
     return b"".join((data[:at], height.to_bytes(2), data[at + 2 : -len(_END)]))
 
 
-Bytes = UInt8[np.ndarray, "_ _ 3"]
-"""Height, width, RGB."""
+Bytes = UInt8[np.ndarray, "_ _ _"]
+"""Height, width, channels."""
+FloatPixels = Float32[np.ndarray, "_ _ _"]
+Pixels = Bytes | FloatPixels
+"""Values in 0..255, RGB if there are three: uint8 as decoded from 8 bits, float32 from more, and
+once an operation has changed values."""
 
+_READ = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB, 4: cv2.IMREAD_UNCHANGED}
 # OpenCV calls them grayscale; together with `IMREAD_COLOR_RGB` they are not.
 _REDUCED = {
     1: 0,
@@ -142,16 +149,18 @@ class FewReads(io.BytesIO):
         return super().read(size)
 
 
-def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -> Bytes:
-    """Decodes the file of a JPEG, PNG or other common image.
+def decode_image(
+    data: bytes, *, kind: ImageKind = RGB_8, apply_exif: bool = False, reduction: int = 1
+) -> Pixels:
+    """Decodes the file of a JPEG, PNG or other common image to pixels of a kind.
 
     `apply_exif` turns the image by its EXIF orientation: right for a user's photograph, wrong for a
     record, where boxes refer to the pixels as stored. `reduction` is 2, 4 or 8, for JPEG files
     only: height and width are divided by it and rounded up, at a fraction of the time.
 
     Raises:
-        ImageError: the data are empty, truncated, corrupt, no image, too few for the size in their
-            header, or refused by `not_decoded`.
+        ImageError: the data are empty, truncated, corrupt, no image, of another kind that does not
+            become this one, too few for the size in their header, or refused by `not_decoded`.
     """
     if not data:
         raise ImageError("the image has no bytes")
@@ -160,17 +169,24 @@ def decode_image(data: bytes, *, apply_exif: bool = False, reduction: int = 1) -
     data = _without_texts(data)
     if len(data) < _SMALL_BYTES and claims_too_much(_header_size(data), len(data)):
         raise ImageError(f"{len(data):,} bytes that claim to be a huge image")
-    flags = cv2.IMREAD_COLOR_RGB | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
-    flags |= _REDUCED[reduction]
+    flags = _READ[kind.channels] | (0 if apply_exif else cv2.IMREAD_IGNORE_ORIENTATION)
+    flags |= _REDUCED[reduction] | (0 if kind.bits == 8 else cv2.IMREAD_ANYDEPTH)
     try:
-        other = _takes_long_in_opencv(data) or _is_deep(data)
-        image = None if other else cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        image = None
+        if _opencv_reads(data, kind):
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error:  # for instance more pixels than OpenCV allows
         image = None
     # OpenCV rejects truncated files as a whole.
-    if image is not None:
-        return cast(Bytes, image)
-    return _reduced(_decode_with_pillow(data, apply_exif), reduction)
+    if image is None:
+        return _reduced(_decode_with_pillow(data, kind, apply_exif), reduction)
+    pixels = with_channels(cast(Bytes, image))
+    if kind.channels == 4:
+        pixels = cast(Bytes, cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA))
+    try:
+        return in_range(pixels, kind)
+    except ValueError as error:
+        raise ImageError(str(error)) from error
 
 
 def _header_size(data: bytes) -> tuple[int, int]:
@@ -232,24 +248,81 @@ def _is_deep(data: bytes) -> bool:
         return False
 
 
-def _decode_with_pillow(data: bytes, apply_exif: bool) -> Bytes:
+def _opencv_reads(data: bytes, kind: ImageKind) -> bool:
+    """Returns whether OpenCV decodes the file to a kind of image, and as it is meant.
+
+    Gray of colours is computed by Pillow, so that it does not depend on the size of the file, and
+    by the decoder of JPEG.
+    """
+    if kind == RGB_8:
+        return not (_takes_long_in_opencv(data) or _is_deep(data))
+    if kind.channels < 4 and data.startswith(_START):
+        return True
+    return kind.bits > 8 and kind.channels > 1 and _has_wide_colors(data, kind.channels)
+
+
+def _has_wide_colors(data: bytes, channels: int) -> bool:
+    """Returns whether Pillow would read only the upper bytes of at least so many channels."""
+    try:
+        with open_image(FewReads(data)) as file:
+            return has_wide_colors(file) and len(file.getbands()) >= channels
+    except Exception:  # of any kind at damaged files; decoding gives the reason
+        return False
+
+
+def _decode_with_pillow(data: bytes, kind: ImageKind, apply_exif: bool) -> Pixels:
     """Decodes formats that OpenCV does not support, and deep images, or raises with a reason."""
     try:
         with open_image(FewReads(data)) as file:
-            image = turned_upright(file) if apply_exif else file
-            return np.array(in_eight_bits(image).convert("RGB"))
+            return pillow_pixels(turned_upright(file) if apply_exif else file, kind)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(_reason(data, error)) from error
 
 
-def _reduced(image: Bytes, reduction: int) -> Bytes:
+def pillow_pixels(image: Image.Image, kind: ImageKind) -> Pixels:
+    """Returns the pixels of an image as a kind.
+
+    Colours become the brightness of one channel; gray becomes equal colours; transparency is left
+    out, unless it is the fourth channel. A fourth channel is never made up.
+
+    Raises:
+        ValueError: the image has no fourth channel, or values beyond the white of its kind.
+    """
+    if kind.channels == 4 and (not image.has_transparency_data or image.mode in ("LA", "La")):
+        names = ", ".join(image.getbands())
+        raise ValueError(f"its channels are {names}, and the model takes RGB and a fourth")
+    if is_deep(image):
+        whole = kind.bits > 8 and image.mode != "F"
+        gray = with_channels(np.asarray(image if whole else in_eight_bits(image)))
+        return in_range(np.repeat(gray, kind.channels, axis=2), kind)
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[kind.channels]
+    return in_range(with_channels(np.array(image.convert(mode))), kind)
+
+
+def in_range(values: np.ndarray, kind: ImageKind) -> Pixels:
+    """Returns the values of an image file in 0..255; see `ImageKind`.
+
+    Raises:
+        ValueError: a value is negative or beyond white.
+    """
+    if values.dtype == np.uint8:
+        return values.astype(kind.dtype, copy=False)
+    low, high = values.min(), values.max()
+    if low < 0 or high > kind.white:
+        raise ValueError(
+            f"its values are from {low} to {high}, and white is {kind.white} of {kind.bits} bits"
+        )
+    return values.astype(np.float32) * np.float32(255 / kind.white)
+
+
+def _reduced(image: Pixels, reduction: int) -> Pixels:
     """Averages squares of pixels; those at the right and bottom edge may be incomplete."""
     if reduction == 1:
         return image
     rows, columns = (-side % reduction for side in image.shape[:2])
     whole = cv2.copyMakeBorder(image, 0, rows, 0, columns, cv2.BORDER_REPLICATE)
     size = whole.shape[1] // reduction, whole.shape[0] // reduction
-    return cast(Bytes, cv2.resize(whole, size, interpolation=cv2.INTER_AREA))
+    return with_channels(cv2.resize(whole, size, interpolation=cv2.INTER_AREA))
 
 
 def _reason(data: bytes, error: Exception) -> str:

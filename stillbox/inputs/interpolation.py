@@ -3,7 +3,7 @@
 Output position o reads source position `o * in / out`: the grids share their first corner, not
 their centres. With `align_corners` it is `o * (in - 1) / (out - 1)`: first and last pixels
 coincide. All positions are float32, as in the original, because the fraction after `floor`
-becomes a weight. All methods take an image `[h, w, 3]` and write to `out` `[H, W, 3]`.
+becomes a weight. All methods take an image `[h, w, C]` and write to `out` `[H, W, C]`.
 
 `bilinear_antialias` has a triangle filter that widens with the scale. TF1's bilinear reads four
 pixels at any scale; models trained on antialiased images (Pillow, or `antialias` of TF2 and JAX)
@@ -24,7 +24,8 @@ from jaxtyping import Float32, Float64, Int, Num
 from numpy.typing import NDArray
 from PIL import Image
 
-from stillbox.inputs.sample import FloatPixels, Floats, Pixels
+from stillbox.inputs.decode import FloatPixels
+from stillbox.inputs.sample import Floats, Pixels
 
 DType = TypeVar("DType", bound=np.generic)
 
@@ -52,10 +53,11 @@ def bilinear_antialias(image: Pixels, out: FloatPixels, *, align_corners: bool =
     are at half pixels.
     """
     size = (out.shape[1], out.shape[0])
-    if image.dtype == np.uint8:
+    if image.dtype == np.uint8 and image.shape[2] == 3:
         out[:] = _resized(Image.fromarray(image), size)
         return
-    for channel in range(3):
+    # Pillow multiplies colours by a fourth channel.
+    for channel in range(image.shape[2]):
         plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
         out[..., channel] = _resized(plane, size)
 
@@ -105,7 +107,7 @@ def resize_part(
     computes the part alone.
     """
     if method != "bilinear":
-        whole = np.empty((*size, 3), np.float32)
+        whole = np.empty((*size, image.shape[2]), np.float32)
         METHODS[method](image, whole)
         out[...] = whole[offset[0] :, offset[1] :][: out.shape[0], : out.shape[1]]
         return
@@ -182,7 +184,7 @@ def _between(start: float, stop: float, size: int, new_size: int) -> Floats:
 
 def _bilinear_within(
     image: Pixels,
-    out: Float32[np.ndarray, "H W 3"],
+    out: Float32[np.ndarray, "H W C"],
     y: Float32[np.ndarray, " H"],
     x: Float32[np.ndarray, " W"],
 ) -> None:
@@ -195,7 +197,7 @@ def _bilinear_within(
 
 def bilinear_at(
     image: Pixels,
-    out: Float32[np.ndarray, "H W 3"],
+    out: Float32[np.ndarray, "H W C"],
     y: Float32[np.ndarray, " H"],
     x: Float32[np.ndarray, " W"],
 ) -> None:
@@ -207,7 +209,7 @@ def bilinear_at(
         rows, position = np.unique(np.concatenate([top, bottom]), return_inverse=True)
         image, top, bottom = image[rows], position[:height], position[height:]
     left, right, x_share = _neighbours(image.shape[1], x)
-    x_share = np.repeat(x_share, 3)
+    x_share = np.repeat(x_share, image.shape[2])
     lines_of_block = max(_BLOCK // out.shape[1], 1)
     for start in range(0, height, lines_of_block):
         block = slice(start, min(start + lines_of_block, height))
@@ -231,7 +233,7 @@ def _nearest_index(size: int, new_size: int, align_corners: bool) -> Indices:
 
 
 def _lerp_columns(image: Pixels, left: Indices, right: Indices, share: Floats) -> Floats:
-    """Returns `left + share * (right - left)` of every row, `[h, 3 * len(left)]`."""
+    """Returns `left + share * (right - left)` of every row, `[h, C * len(left)]`."""
     pick = _bytes_picker(image) if image.dtype == np.uint8 else _floats_picker(image)
     low, high = pick(left, "left"), pick(right, "right")
     high -= low
@@ -252,30 +254,31 @@ def _lerp_rows(
 
 def _bytes_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
     """Returns a picker of columns, which become rows first: numpy copies those as a whole."""
-    height, width = image.shape[:2]
-    lines = cv2.transpose(image, dst=_SCRATCH("lines", (width, height, 3), np.uint8))
+    height, width, channels = image.shape
+    lines = cv2.transpose(image, dst=_SCRATCH("lines", (width, height, channels), np.uint8))
 
     def pick(columns: Indices, name: str) -> Floats:
         count = len(columns)
         # The indices are in range; mode="clip" copies without checking.
-        picked = _SCRATCH("picked", (count, height, 3), np.uint8)
+        picked = _SCRATCH("picked", (count, height, channels), np.uint8)
         lines.take(columns, axis=0, mode="clip", out=picked)
-        rgb = cv2.transpose(picked, dst=_SCRATCH("rgb", (height, count, 3), np.uint8))
-        result = _SCRATCH(name, (height, 3 * count), np.float32)
-        np.copyto(result, rgb.reshape(height, -1))
+        turned = cv2.transpose(picked, dst=_SCRATCH("turned", (height, count, channels), np.uint8))
+        result = _SCRATCH(name, (height, channels * count), np.float32)
+        np.copyto(result, turned.reshape(height, -1))
         return result
 
     return pick
 
 
 def _floats_picker(image: Pixels) -> Callable[[Indices, str], Floats]:
-    height = image.shape[0]
+    height, _, channels = image.shape
     # Pixels as single items of 12 bytes are copied eight times as fast as three numbers.
-    pixels = np.asarray(image, np.float32).view("V12")[..., 0]
+    pixel = f"V{4 * channels}"
+    pixels = np.asarray(image, np.float32).view(pixel)[..., 0]
 
     def pick(columns: Indices, name: str) -> Floats:
-        picked = _SCRATCH(name, (height, 3 * len(columns)), np.float32)
-        pixels.take(columns, axis=1, mode="clip", out=picked.view("V12"))
+        picked = _SCRATCH(name, (height, channels * len(columns)), np.float32)
+        pixels.take(columns, axis=1, mode="clip", out=picked.view(pixel))
         return picked
 
     return pick
@@ -294,7 +297,7 @@ def _separable(
     image: Pixels, out: FloatPixels, taps: Callable[[int, int, bool], Taps], align_corners: bool
 ) -> None:
     rows, row_weights = taps(image.shape[0], out.shape[0], align_corners)
-    lines = np.zeros((out.shape[0], image.shape[1], 3), np.float32)
+    lines = np.zeros((out.shape[0], *image.shape[1:]), np.float32)
     for index, weight in zip(rows, row_weights, strict=True):
         lines += image[index] * weight[:, None, None]
     columns, column_weights = taps(image.shape[1], out.shape[1], align_corners)

@@ -18,12 +18,13 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
+from stillbox.image_kind import per_channel, with_channels
+from stillbox.inputs.decode import FloatPixels
 from stillbox.inputs.interpolation import METHODS, Scratch, bilinear_at, resize_part
 from stillbox.inputs.sample import (
     REDUCTIONS,
     Boxes,
     Bytes,
-    FloatPixels,
     Pixels,
     ReducedPixels,
     Sample,
@@ -200,14 +201,15 @@ def resize_into(
 
 def pad(out: Pixels, resizer: schema.Resizer, shown: Size) -> None:
     """Fills what lies below and to the right of an image of the size `shown`."""
-    color = np.array(resizer.pad_value, np.float32)
+    channels = out.shape[2]
+    color = np.array(per_channel(resizer.pad_value, channels), np.float32)
     if out.dtype == np.uint8:
         color = np.rint(color)
     # Rows of numbers: numpy is slow at repeating three.
     row = np.tile(color, out.shape[1]).astype(out.dtype)
     lines = out.reshape(out.shape[0], -1)
     lines[shown[0] :] = row
-    lines[: shown[0], 3 * shown[1] :] = row[3 * shown[1] :]
+    lines[: shown[0], channels * shown[1] :] = row[channels * shown[1] :]
 
 
 def _resize_shown(
@@ -251,7 +253,7 @@ def resize_image(
         UserError: see `refuse_misfit`.
     """
     refuse_misfit((image.shape[0], image.shape[1]), resizer, where)
-    out = np.empty((*resizer.input_size, 3), np.float32)
+    out = np.empty((*resizer.input_size, image.shape[2]), np.float32)
     return out, resize_into(image, resizer, out)
 
 
@@ -313,6 +315,10 @@ def _antialiased(image: ReducedPixels, placement: Placement) -> FloatPixels:
     rows, columns = placement.size
     box = (left, top, left + width, top + height)
     # Edges of images are rounded up to whole squares, never down.
-    whole = Image.fromarray(image.pixels).resize((columns, rows), Image.Resampling.BILINEAR, box)
+    # Without an axis of one channel, which Pillow does not take.
+    pixels = Image.fromarray(image.pixels[..., 0] if image.pixels.shape[2] == 1 else image.pixels)
+    whole = with_channels(
+        np.asarray(pixels.resize((columns, rows), Image.Resampling.BILINEAR, box))
+    )
     (y, x), (height_shown, width_shown) = placement.offset, placement.shown
-    return np.asarray(whole)[y : y + height_shown, x : x + width_shown].astype(np.float32)
+    return whole[y : y + height_shown, x : x + width_shown].astype(np.float32)

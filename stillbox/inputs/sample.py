@@ -5,16 +5,18 @@ decoded, and what is shrunk much can be decoded at a fraction of its size.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32
 
+from stillbox.image_kind import RGB_8, ImageKind, with_channels
 from stillbox.inputs.decode import (
     Bytes,
     ImageError,
     JpegHeader,
+    Pixels,
     decode_image,
     read_jpeg_header,
     upper_rows,
@@ -49,12 +51,17 @@ class StoredImage:
     """Height and width of the window."""
     mirrored: bool = False
     """Left and right are exchanged, after the crop."""
+    kind: ImageKind = RGB_8
+    """Of the decoded pixels; 8 bits."""
 
     @classmethod
-    def read(cls, data: bytes) -> "StoredImage | None":
-        """Returns the whole image of a JPEG file; None for any other or a damaged one."""
-        header = read_jpeg_header(data)
-        return cls(data, header, (0, 0), header[:2]) if header else None
+    def read(cls, data: bytes, kind: ImageKind = RGB_8) -> "StoredImage | None":
+        """Returns the whole image of a JPEG file; None for any other or a damaged one.
+
+        None too for a kind of more than 8 bits, and for one of 4 channels.
+        """
+        header = read_jpeg_header(data) if kind.bits == 8 and kind.channels < 4 else None
+        return cls(data, header, (0, 0), header[:2], kind=kind) if header else None
 
     def crop(self, y: int, x: int, height: int, width: int) -> "StoredImage":
         """Returns a window of the window."""
@@ -90,26 +97,26 @@ class StoredImage:
         part = decoded[top:bottom, left:right]
         beside = x - left * factor
         if self.mirrored:
-            part, beside = cast(Bytes, cv2.flip(part, 1)), right * factor - x - width
+            part, beside = with_channels(cv2.flip(part, 1)), right * factor - x - width
         return ReducedPixels(part, factor, (y - top * factor, beside), self.size)
 
     def _decoded(self, factor: int, rows: int) -> Bytes:
         part = upper_rows(self.data, self.header, rows)
         if part is not self.data:
             try:
-                return decode_image(part, reduction=factor)
+                return self._pixels(part, factor)
             except ImageError:  # as of the whole file
                 pass
-        return decode_image(self.data, reduction=factor)
+        return self._pixels(self.data, factor)
+
+    def _pixels(self, data: bytes, factor: int) -> Bytes:
+        return decode_image(data, kind=self.kind, reduction=factor)
 
 
 Floats = Float32[np.ndarray, "..."]
 Doubles = Float64[np.ndarray, "..."]
 Boxes = Float32[np.ndarray, "N 4"]
 """ymin, xmin, ymax, xmax."""
-FloatPixels = Float32[np.ndarray, "_ _ 3"]
-Pixels = Bytes | FloatPixels
-"""RGB in 0..255: uint8 as decoded, float32 once an operation has changed values."""
 
 _PER_BOX = ("boxes", "class_ids", "weights")
 

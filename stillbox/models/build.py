@@ -46,7 +46,13 @@ def build_detector(
         UserError: its parts do not fit each other, or one has no implementation.
     """
     rng = rng or np.random.default_rng(seed)
-    options = BuildOptions(dtype, freeze_norm=False, rng=rng, quantization=quantization)
+    options = BuildOptions(
+        dtype,
+        freeze_norm=False,
+        rng=rng,
+        quantization=quantization,
+        image_channels=model.image_kind.channels,
+    )
     # Shapes of maps are traced: all forms of an operation give the same, the plain one fastest.
     with lowering(portable=True):
         detector: Detector = implementation_of(model)(model, options)

@@ -27,7 +27,7 @@ from stillbox.models.layers.lowering.winograd import PreparedKernels
 from stillbox.models.paths import named_modules
 from stillbox.models.variables import Arrays, Structure, bind_detector
 
-Images = Real[Array, "B H W 3"]
+Images = Real[Array, "B H W C"]
 
 
 class Predictions(NamedTuple):
@@ -140,7 +140,7 @@ class Detector(nnx.Module):
         """Returns the objects in images.
 
         Args:
-            images: RGB in 0..255, resized and padded to the network input.
+            images: in 0..255, resized and padded to the network input.
             true_sizes: height and width of the image inside the network input, in pixels.
 
         Returns:

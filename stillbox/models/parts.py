@@ -48,6 +48,8 @@ class BuildOptions:
     """Draws the kernels; advances from layer to layer."""
     quantization: schema.Quantization | None = None
     """Round kernels and results of layers; None: do not."""
+    image_channels: int = 3
+    """Channels of the images, which a first layer takes."""
 
     def layer_arguments(self) -> dict[str, Any]:
         """Returns them as keyword arguments of a layer."""

@@ -32,6 +32,7 @@ from stillbox.records.pixels import (
     Brightest,
     brightest_pixel,
     few_values,
+    has_wide_colors,
     in_eight_bits,
     is_deep,
     upper_bits,
@@ -282,8 +283,7 @@ def _open(data: bytes, whole: bool, quick: bool = False) -> tuple[Image.Image, I
     with _reported(data):
         image = _header(data)
         width, height = image.size
-        # Formats with channels of 16 bits. Pillow forgets the kind of the pixels as it reads them.
-        wide = image.format in ("PNG", "TIFF") and ";16" in repr(image.tile) and not is_deep(image)
+        wide = has_wide_colors(image)
         if quick:
             image.draft(image.mode, (1, 1))
         if whole:

@@ -43,6 +43,15 @@ def is_deep(image: Image.Image) -> bool:
     return image.mode == "F" or image.mode.startswith("I")
 
 
+def has_wide_colors(image: Image.Image) -> bool:
+    """Returns whether channels have 16 bits, by the header, of which Pillow reads the upper 8.
+
+    Pillow forgets it as it reads the pixels.
+    """
+    wide = image.format in ("PNG", "TIFF") and ";16" in repr(getattr(image, "tile", ""))
+    return wide and not is_deep(image)
+
+
 def brightest_pixel(image: Image.Image) -> Brightest:
     """Returns the brightest pixel of a deep image; zeros for another, which is not decoded.
 

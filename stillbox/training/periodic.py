@@ -27,6 +27,7 @@ from stillbox.evaluation.scoring import (
 )
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import store_paths
+from stillbox.image_kind import for_people
 from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
 from stillbox.records.file_list import claim_files
@@ -276,7 +277,7 @@ def draw_inputs(batch: Batch, dataset: Dataset, *, limit: int = 8) -> np.ndarray
             )
             if weight > 0
         ]
-        pictures.append(draw_marks(host.images[row].astype(np.uint8), marks))
+        pictures.append(draw_marks(for_people(np.asarray(host.images[row])), marks))
     return contact_sheet(pictures)
 
 

@@ -160,7 +160,7 @@ def abstract_batch(
 
     def zeros() -> Batch:
         return Batch(
-            images=jnp.zeros((batch_size, *model.resizer.input_size, 3), pixels),
+            images=jnp.zeros((batch_size, *model.image_shape), pixels),
             boxes=jnp.zeros((batch_size, max_boxes, 4), jnp.float32),
             classes=jnp.zeros((batch_size, max_boxes), jnp.int32),
             weights=jnp.zeros((batch_size, max_boxes), jnp.float32),

@@ -99,7 +99,7 @@ def test_no_pixel_depends_on_what_is_kept(tmp_path, changes):
 def test_an_image_is_decoded_once_for_tiles_that_follow_each_other(tmp_path, monkeypatch):
     decoded = []
     monkeypatch.setattr(
-        datasets, "decode_image", lambda file: decoded.append(file) or decode_image(file)
+        datasets, "decode_image", lambda file, kind: decoded.append(file) or decode_image(file, kind=kind)
     )
     loader = EvalLoader(dataset(tmp_path, examples(), data=DATA), batch_size=4, workers=3)
     batches = list(loader)

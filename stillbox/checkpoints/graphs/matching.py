@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from stillbox.checkpoints.array_files import ArrayEntry, LazyArrays
+from stillbox.checkpoints.first_layer import for_rgb
 from stillbox.checkpoints.graphs import nanodet
 from stillbox.checkpoints.graphs.folding import Use, parameters_of
 from stillbox.checkpoints.graphs.graph import GraphArrays, Layer, part_of
@@ -241,7 +242,8 @@ def match_weights(weights: Weights, model: schema.Model, wanted: Collection[str]
         raise UserError(f"the graph cannot be read: {error}", where=weights.path) from error
     if not theirs:
         return weights
-    ours = trace_layers(model)
+    same = theirs[0].shape[-2] == model.image_kind.channels
+    ours = trace_layers(model if same else for_rgb(model))
     pairs = match_layers(ours, theirs)
     uses = defaultdict[str, list[Use]](list)
     for mine, partner in pairs.items():

@@ -73,7 +73,7 @@ def trace_layers(model: schema.Model) -> tuple[ModelLayer, ...]:
     """
     detector = abstract_detector(model, "float32")
     shapes = {**detector.params, **detector.stats}
-    images = jax.ShapeDtypeStruct((1, *model.resizer.input_size, 3), jnp.float32)
+    images = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
     sizes = jax.ShapeDtypeStruct((1, 2), jnp.int32)
     detect = detect_function(detector.graph)
     traced = trace(detect, detector.params, detector.stats, images, sizes)

@@ -89,6 +89,11 @@ class Model(RegisteredConfig):
         return self.resizer.input_size
 
     @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images of a batch."""
+        return (*self.resizer.input_size, self.image_kind.channels)
+
+    @property
     def max_detections(self) -> int:
         """Most boxes that are found in one image: the K of `Detections`."""
         if self.nms is None:

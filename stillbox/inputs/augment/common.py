@@ -11,6 +11,7 @@ from numpy.random import Generator
 from numpy.typing import DTypeLike
 
 from stillbox.experiment import schema
+from stillbox.image_kind import per_channel, with_channels
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Boxes, Pixels, Sample
 
@@ -63,34 +64,37 @@ def keep_inside(sample: Sample) -> Sample:
 
 
 def paste_on_canvas(
-    image: Pixels, size: Size, corner: Size, color: Float32[np.ndarray, "3"]
+    image: Pixels, size: Size, corner: Size, color: Sequence[float] | Float32[np.ndarray, " C"]
 ) -> Pixels:
     """Returns a canvas of one colour with the image at the row and column `corner`."""
-    pixels = blank_canvas(size, color, image.dtype)
+    pixels = blank_canvas(size, color, image.dtype, image.shape[2])
     y, x = corner
     pixels[y : y + image.shape[0], x : x + image.shape[1]] = image
     return pixels
 
 
 def blank_canvas(
-    size: Size, color: Sequence[float] | Float32[np.ndarray, "3"], dtype: DTypeLike
+    size: Size,
+    color: Sequence[float] | Float32[np.ndarray, " C"],
+    dtype: DTypeLike,
+    channels: int = 3,
 ) -> Pixels:
-    """Returns a canvas of `size` and one colour, rounded for uint8."""
-    values = np.asarray(color, np.float32)
+    """Returns a canvas of `size` and one colour, rounded for uint8; see `per_channel`."""
+    values = np.asarray(per_channel(list(color), channels), np.float32)
     if np.dtype(dtype) == np.uint8:
         values = np.rint(values).clip(0, 255)
     # By rows: numpy copies rows at memory speed, but a colour pixel by pixel.
     row = np.tile(values.astype(dtype), size[1])
-    canvas = np.empty((size[0], 3 * size[1]), dtype)
+    canvas = np.empty((size[0], channels * size[1]), dtype)
     canvas[:] = row
-    return cast(Pixels, canvas.reshape(*size, 3))
+    return cast(Pixels, canvas.reshape(*size, channels))
 
 
 def fit_image(image: Pixels, size: Size) -> tuple[Pixels, float]:
     """Returns the image fitted into `size` as by mmcv's `imresize`, and the unrounded factor."""
     ratio = min(size[0] / image.shape[0], size[1] / image.shape[1])
     height, width = (max(int(side * ratio), 1) for side in image.shape[:2])
-    return cast(Pixels, cv2.resize(image, (width, height))), ratio
+    return with_channels(cv2.resize(image, (width, height))), ratio
 
 
 def in_pixels(sample: Sample) -> Float64[np.ndarray, "N 4"]:
@@ -129,7 +133,7 @@ def keep_overlapping(
     return replace(sample.select(keep), boxes=normalised.astype(np.float32))
 
 
-def mean_color(image: Pixels) -> Float32[np.ndarray, "3"]:
+def mean_color(image: Pixels) -> Float32[np.ndarray, " C"]:
     """Returns the mean of each channel."""
     # Many times faster than numpy's mean over the outer axes, and also in float64.
-    return np.array(cv2.mean(image)[:3], np.float32)
+    return np.array(cv2.mean(image)[: image.shape[2]], np.float32)

@@ -389,7 +389,7 @@ def _move_boxes(sample: Sample, window: Window) -> Sample:
 
 def _cut(image: Pixels, window: Window, resize_to: tuple[int, ...]) -> Pixels:
     if resize_to:
-        out = np.empty((*resize_to, 3), np.float32)
+        out = np.empty((*resize_to, image.shape[2]), np.float32)
         crop_and_resize(image, window, out)
         return out
     # On the grid already: rounding only undoes the division.

@@ -7,7 +7,6 @@ crops are padded with black.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 import cv2
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.random import Generator
 from stillbox.experiment import schema
 from stillbox.experiment.rules.boxes import named_labels
 from stillbox.experiment.variants import implements
+from stillbox.image_kind import with_channels
 from stillbox.inputs.augment.common import (
     is_skipped,
     keep_inside,
@@ -24,9 +24,10 @@ from stillbox.inputs.augment.common import (
     random_integer,
     uniform,
 )
+from stillbox.inputs.decode import FloatPixels
 from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.resize import Size
-from stillbox.inputs.sample import Boxes, FloatPixels, Pixels, Sample, StoredSample
+from stillbox.inputs.sample import Boxes, Pixels, Sample, StoredSample
 from stillbox.records.label_map import ClassSlots
 
 
@@ -85,13 +86,13 @@ def _with_probability(
     sample: Sample,
     probability: float,
     rng: Generator,
-    move_pixels: Callable[[Pixels], object],
+    move_pixels: Callable[[Pixels], np.ndarray],
     move_boxes: Callable[[Boxes], Boxes],
 ) -> Sample:
     if rng.random() >= probability:
         return sample
     # Not a view with a negative stride, which OpenCV does not accept later.
-    image = cast(Pixels, move_pixels(sample.image))
+    image = with_channels(move_pixels(sample.image))
     return replace(sample, image=image, boxes=move_boxes(sample.boxes))
 
 
@@ -175,7 +176,7 @@ def resized(
     image: Pixels, size: Size, method: str = "bilinear", *, align_corners: bool = False
 ) -> FloatPixels:
     """Returns the image at another size."""
-    out = np.empty((*size, 3), np.float32)
+    out = np.empty((*size, image.shape[2]), np.float32)
     METHODS[method](image, out, align_corners=align_corners)
     return out
 

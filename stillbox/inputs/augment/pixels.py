@@ -16,8 +16,10 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
+from stillbox.image_kind import per_channel, with_channels
 from stillbox.inputs.augment.common import is_skipped, mean_color, random_integer, uniform
-from stillbox.inputs.sample import Bytes, FloatPixels, Pixels, Sample
+from stillbox.inputs.decode import FloatPixels
+from stillbox.inputs.sample import Bytes, Pixels, Sample
 
 # The weights of `tf.image.rgb_to_grayscale`, for each channel of the result.
 _GRAY_WEIGHTS = np.tile(np.array([0.2989, 0.5870, 0.1140], np.float32), (3, 1))
@@ -90,8 +92,18 @@ def rgb_to_gray(sample: Sample, config: schema.RgbToGray, rng: Generator) -> Sam
 
 
 def _gray(sample: Sample) -> Sample:
-    pixels = cv2.transform(as_float(sample.image), _GRAY_WEIGHTS)
-    return replace(sample, image=cast(Pixels, pixels))
+    def gray(colors: FloatPixels) -> FloatPixels:
+        return cast(FloatPixels, cv2.transform(colors, _GRAY_WEIGHTS))
+
+    return replace(sample, image=_of_colors(as_float(sample.image), gray))
+
+
+def _of_colors(image: FloatPixels, change: Callable[[FloatPixels], FloatPixels]) -> FloatPixels:
+    """Changes R, G and B; a fourth channel stays, and so does brightness, which has no colour."""
+    if image.shape[2] == 1:
+        return image
+    colors = change(image[..., :3])
+    return colors if image.shape[2] == 3 else np.dstack([colors, image[..., 3:]])
 
 
 def adjust_brightness(image: Pixels, delta: float, *, clip: bool) -> FloatPixels:
@@ -162,12 +174,16 @@ def _finished(image: FloatPixels, clip: bool) -> FloatPixels:
 
 def _in_hsv(pixels: FloatPixels, change: Callable[[FloatPixels], None]) -> FloatPixels:
     """Changes hue (0..360), saturation (0..1) and value (0..1) in place and returns the pixels."""
-    pixels /= 255
-    hsv = cast(FloatPixels, cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV))
-    change(hsv)
-    result = cast(FloatPixels, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
-    result *= 255
-    return result
+
+    def changed(colors: FloatPixels) -> FloatPixels:
+        colors /= 255
+        hsv = cast(FloatPixels, cv2.cvtColor(colors, cv2.COLOR_RGB2HSV))
+        change(hsv)
+        result = cast(FloatPixels, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+        result *= 255
+        return result
+
+    return _of_colors(pixels, changed)
 
 
 @implements(schema.RandomPixelValueScale)
@@ -213,7 +229,8 @@ def subtract_channel_mean(
     """Subtracts one number from each channel."""
     image = as_float(sample.image)
     rows = image.reshape(image.shape[0], -1)
-    rows -= np.tile(np.array(config.means, np.float32), image.shape[1])
+    means = per_channel(config.means, image.shape[2])
+    rows -= np.tile(np.array(means, np.float32), image.shape[1])
     return replace(sample, image=image)
 
 
@@ -271,7 +288,8 @@ def random_jpeg_quality(sample: Sample, config: schema.RandomJpegQuality, rng: G
         return sample
     quality = random_integer(rng, config.min_quality, config.max_quality)
     pixels = sample.image.clip(0, 255).astype(np.uint8)
-    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    image = cast(Bytes, cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
-    return replace(sample, image=image)
+    colors = np.ascontiguousarray(pixels[..., 2::-1])
+    _, data = cv2.imencode(".jpg", colors, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    flags = cv2.IMREAD_GRAYSCALE if pixels.shape[2] == 1 else cv2.IMREAD_COLOR_RGB
+    image = with_channels(cast(Bytes, cv2.imdecode(data, flags)))
+    return replace(sample, image=np.dstack([image, pixels[..., 3:]]))

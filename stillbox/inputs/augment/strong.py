@@ -22,6 +22,7 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
+from stillbox.image_kind import per_channel, with_channels
 from stillbox.inputs.augment.common import (
     Partners,
     between,
@@ -79,12 +80,12 @@ def affine_matrix(size: Size, config: schema.RandomAffine, draws: AffineDraws) -
 
 def transform(sample: Sample, size: Size, config: schema.RandomAffine, matrix: Matrix) -> Sample:
     """Returns the sample moved by the matrix, with an image of `size`."""
-    color = np.asarray(config.pad_color)
+    color = np.asarray(per_channel(config.pad_color, sample.image.shape[2]))
     if sample.image.dtype == np.uint8:
         color = np.rint(color)
     image = cv2.warpAffine(sample.image, matrix[:2], (size[1], size[0]), borderValue=color.tolist())
     boxes = project_boxes(in_pixels(sample), matrix)
-    return replace(keep_overlapping(sample, boxes, size, config), image=cast(Pixels, image))
+    return replace(keep_overlapping(sample, boxes, size, config), image=with_channels(image))
 
 
 def project_boxes(boxes: Float64[np.ndarray, "N 4"], matrix: Matrix) -> Float64[np.ndarray, "N 4"]:
@@ -132,8 +133,8 @@ def jitter(sample: Sample, config: schema.LargeScaleJitter, placement: Placement
     """Returns the sample at its place on a square canvas."""
     (height, width), (y, x), (rows, columns) = placement
     side = config.output_size
-    whole = cast(Pixels, cv2.resize(sample.image, (width, height)))
-    canvas = blank_canvas((side, side), config.pad_color, whole.dtype)
+    whole = with_channels(cv2.resize(sample.image, (width, height)))
+    canvas = blank_canvas((side, side), config.pad_color, whole.dtype, whole.shape[2])
     canvas[:rows, :columns] = whole[y : y + rows, x : x + columns]
     # Each axis has its own ratio of sizes.
     boxes = sample.boxes * np.tile([float(height), width], 2) - np.tile([y, x], 2)
@@ -167,9 +168,8 @@ def place_center(config: schema.Mosaic, draws: tuple[float, float]) -> Size:
 def combine(pictures: Sequence[Sample], config: schema.Mosaic, center: Size) -> Sample:
     """Returns the mosaic of four pictures that meet at a row and column of the canvas."""
     size = 2 * config.height, 2 * config.width
-    canvas = blank_canvas(
-        size, config.pad_color, np.result_type(*(picture.image for picture in pictures))
-    )
+    dtype = np.result_type(*(picture.image for picture in pictures))
+    canvas = blank_canvas(size, config.pad_color, dtype, pictures[0].image.shape[2])
     boxes = []
     for picture, (above, left) in zip(pictures, _QUARTERS, strict=True):
         image, ratio = fit_image(picture.image, (config.height, config.width))
@@ -220,12 +220,12 @@ def mix(sample: Sample, other: Sample, config: schema.MixUp, draws: MixUpDraws) 
     color = np.array(config.pad_color, np.float32)
     canvas = paste_on_canvas(fitted, (config.height, config.width), (0, 0), color)
     size = max(int(config.height * draws.scale), 1), max(int(config.width * draws.scale), 1)
-    canvas = cast(Pixels, cv2.resize(canvas, size[::-1]))
+    canvas = with_channels(cv2.resize(canvas, size[::-1]))
     boxes = in_pixels(other) * ratio * draws.scale
     if config.clip_boxes:
         boxes = np.clip(boxes, 0, np.tile(size, 2))
     if draws.flip:
-        canvas = cast(Pixels, cv2.flip(canvas, 1))
+        canvas = with_channels(cv2.flip(canvas, 1))
         boxes = np.stack(
             [boxes[:, 0], size[1] - boxes[:, 3], boxes[:, 2], size[1] - boxes[:, 1]], 1
         )

@@ -142,7 +142,7 @@ class EfficientNetBackbone(Part):
         built, self.names = layers_in_use(config, taps)
         layers, counts, blocks = options.layer_arguments(), config.count_blocks(), {}
         channels = width(_STEM_CHANNELS) if config.scales_stem else _STEM_CHANNELS
-        self.stem = Conv2d(3, channels, 3, 2, config.conv, **layers)
+        self.stem = Conv2d(options.image_channels, channels, 3, 2, config.conv, **layers)
         widths = {"stem": channels}
         places = [(stack, block) for stack, count in enumerate(counts) for block in range(count)]
         for number, (name, (stack, block)) in enumerate(zip(built[1:], places, strict=False)):
@@ -165,7 +165,7 @@ class EfficientNetBackbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs = {"stem": (x := self.stem(x, train=train))}
         for number, name in enumerate(self.names[1:]):
             key = fold_key(dropout_key, number)

@@ -193,6 +193,7 @@ class LayeredBackbone(Part):
         config: names the layers.
         taps: names of the layers with the outputs to return.
         build: returns a layer from its name and its input channels; None: a pooling.
+        image_channels: of the input.
         padding: of the poolings.
     """
 
@@ -201,11 +202,12 @@ class LayeredBackbone(Part):
         config: schema.Backbone,
         taps: tuple[str, ...],
         build: Callable[[str, int], Layer | None],
+        image_channels: int,
         padding: Padding = "same",
     ) -> None:
         built, self.names = layers_in_use(config, taps)
         self.taps, self.padding = taps, padding
-        channels, widths = 3, {}
+        channels, widths = image_channels, {}
         layers: dict[str, Layer | None] = {}
         for name in built:
             layer = layers[name] = build(name, channels)
@@ -216,7 +218,7 @@ class LayeredBackbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs = {}
         for name in self.names:
             x = outputs[name] = self._apply(x, name, train=train)
@@ -239,7 +241,7 @@ def inception_v2(
             return InceptionBlock(V2_BLOCKS[name], config, inputs, options)
         return _convolution(name, config, inputs, options) if name in _DEPTHS else None
 
-    return LayeredBackbone(config, taps, build)
+    return LayeredBackbone(config, taps, build, options.image_channels)
 
 
 def _drawn(conv: schema.ConvHyperparams, stddev: float) -> schema.ConvHyperparams:
@@ -398,4 +400,4 @@ def inception_v3(
         layers, width = options.layer_arguments() | {"padding": padding}, width_of(depth, config)
         return Conv2d(inputs, width, size, stride, config.conv, **layers)
 
-    return LayeredBackbone(config, taps, build, "valid")
+    return LayeredBackbone(config, taps, build, options.image_channels, "valid")

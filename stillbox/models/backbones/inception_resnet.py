@@ -123,7 +123,7 @@ def inception_resnet_v2(
         dilation = 2 if atrous and spec is BLOCK_17 else 1
         return ResidualBlock(spec, config, inputs, options, dilation=dilation)
 
-    return LayeredBackbone(config, taps, build)
+    return LayeredBackbone(config, taps, build, options.image_channels)
 
 
 class ResidualBlock(Part):

@@ -49,7 +49,7 @@ class MobileNetV1Backbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs: dict[str, FeatureMap] = {}
         for names in self.blocks:
             outputs |= self._block(x, names, train=train)
@@ -76,7 +76,7 @@ def _v1_layers(
 
     layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
     channels, last = width(inner(_ROOT_CHANNELS)), iter(config.last_depths)
-    yield Conv2d(3, channels, 3, 2, config.conv, **layers)
+    yield Conv2d(options.image_channels, channels, 3, 2, config.conv, **layers)
     for stride, depth in _PAIRS:
         yield DepthwiseConv2d(channels, 3, stride, config.conv, **layers)
         wide = width(inner(depth) if depth else next(last))
@@ -114,7 +114,7 @@ class MobileNetV2Backbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs: dict[str, FeatureMap] = {}
         for names in self.blocks:
             outputs |= self._block(x, names, train=train)
@@ -146,7 +146,7 @@ def _v2_layers(
     if config.depthwise_initializer is not None:
         filtered = replace(filtered, initializer=config.depthwise_initializer)
     channels = _width(_ROOT_CHANNELS * config.depth_multiplier, config)
-    yield Conv2d(3, channels, 3, 2, config.conv, **layers)
+    yield Conv2d(options.image_channels, channels, 3, 2, config.conv, **layers)
     for expansion, stride, depth in _BLOCKS:
         wide = channels * expansion
         if expansion > 1:

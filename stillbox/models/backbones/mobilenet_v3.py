@@ -181,7 +181,7 @@ class MobileNetwork(Part):
         built, self.names = layers_in_use(config, taps)
         conv, layers = config.conv, options.layer_arguments()
         widths = {"conv_0": blocks[0].inputs, "conv_1": last}
-        self.conv_0 = Conv2d(3, widths["conv_0"], 3, 2, conv, **layers)
+        self.conv_0 = Conv2d(options.image_channels, widths["conv_0"], 3, 2, conv, **layers)
         parts = {}
         for number, block in enumerate(blocks):
             name, expanded = self._names(number)
@@ -198,7 +198,7 @@ class MobileNetwork(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs = {"conv_0": (x := self.conv_0(x, train=train))}
         for number, block in self.blocks.items():
             name, expanded = self._names(number)

@@ -173,7 +173,7 @@ class ResNetBackbone(Part):
         self.taps, self.pool_padding = taps, config.pool_padding
         stem = SpaceToDepthConv2d if config.space_to_depth_stem else Conv2d
         layers = options.layer_arguments() | {"padding": padding_of(config.explicit_padding)}
-        self.stem = stem(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
+        self.stem = stem(options.image_channels, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         channels = _STEM_CHANNELS
         widths, groups = {"stem": channels}, {}
         for index, name in enumerate(built[1:]):
@@ -185,7 +185,7 @@ class ResNetBackbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         stem, x = self._halve_twice(x, train=train)
         outputs = {"stem": stem}
         for number, name in enumerate(self.names[1:], start=1):

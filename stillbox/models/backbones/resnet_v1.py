@@ -39,7 +39,9 @@ class ResNetV1Backbone(Part):
         self.taps = taps
         layers = options.layer_arguments()
         # slim pads strided layers alike on all sides.
-        self.root = Conv2d(3, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers)
+        self.root = Conv2d(
+            options.image_channels, _ROOT_CHANNELS, 7, 2, config.conv, padding="symmetric", **layers
+        )
         channels = _ROOT_CHANNELS
         widths, halved, blocks = {"root": channels}, ["root"], {}
         for index, name in enumerate(built[1:]):
@@ -61,7 +63,7 @@ class ResNetV1Backbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order."""
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order."""
         outputs = {}
         outputs["root"], x = self._halve_twice(x, train=train)
         for name in self.names[1:]:

@@ -99,7 +99,7 @@ class ScalePermutedBackbone(Part):
     def __call__(
         self, x: FeatureMap, *, train: bool, dropout_key: jax.Array | None = None
     ) -> tuple[FeatureMap, ...]:
-        """Maps normalised pixels `[B, H, W, 3]` to the taps, in their order.
+        """Maps normalised pixels `[B, H, W, C]` to the taps, in their order.
 
         H and W are multiples of the coarsest stride.
         """
@@ -188,7 +188,8 @@ class _Components:
     def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
         config, width = self.config, self._width(2)
         layers = self.options.layer_arguments() | {"padding": _padding(self.config)}
-        convolution = Conv2d(3, _STEM_CHANNELS, 7, 2, config.conv, **layers)
+        inputs = self.options.image_channels
+        convolution = Conv2d(inputs, _STEM_CHANNELS, 7, 2, config.conv, **layers)
         shared = BlockOptions(config.conv, self.options)
         first = residual_group("bottleneck", _STEM_CHANNELS, width, config.repeats, shared)
         second = residual_group("bottleneck", first.channels, width, config.repeats, shared)
@@ -271,7 +272,8 @@ class _MbconvComponents:
     def stem(self) -> tuple[Conv2d, BlockGroup, BlockGroup]:
         layers = self.options.layer_arguments() | {"padding": _padding(self.config)}
         widths = [self._width(level) for level in range(3)]
-        convolution = Conv2d(3, widths[0], 3, 2, self.config.conv, **layers)
+        inputs = self.options.image_channels
+        convolution = Conv2d(inputs, widths[0], 3, 2, self.config.conv, **layers)
         first = self._group(widths[0], widths[1], stride=1)
         return convolution, first, self._group(widths[1], widths[2], stride=2)
 

@@ -227,7 +227,7 @@ class OneStageDetector(Detector):
         return build_anchors(self.model.anchors, self.feature_shapes, self.image_shape)
 
     def _infer_feature_shapes(self) -> tuple[Shape, ...]:
-        image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
+        image = jax.ShapeDtypeStruct((1, *self.model.image_shape), jnp.float32)
         maps = jax.eval_shape(lambda images: self.features(images, train=False), image)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
 

@@ -258,7 +258,7 @@ class FasterRcnnDetector(Detector):
         return jnp.broadcast_to(jnp.asarray(self.image_shape, jnp.int32), true_sizes.shape)
 
     def _infer_feature_shapes(self) -> tuple[Shape, ...]:
-        image = jax.ShapeDtypeStruct((1, *self.image_shape, 3), jnp.float32)
+        image = jax.ShapeDtypeStruct((1, *self.model.image_shape), jnp.float32)
         size = jax.ShapeDtypeStruct((1, 2), jnp.int32)
         maps = jax.eval_shape(lambda *arrays: self.features(*arrays, train=False), image, size)
         return tuple((array.shape[1], array.shape[2]) for array in maps)
