@@ -4,7 +4,7 @@ Inside the program pixels are in 0..255 whatever their bits: white of a file wit
 too. Pixels of 8 bits are uint8, those of more bits float32, whose fractions are the bits below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +39,12 @@ RGB_8 = ImageKind()
 """Images of most data sets."""
 
 
+def common_kind(kinds: Iterable[ImageKind]) -> ImageKind:
+    """Returns the kind that holds all of some images; RGB if they differ in their channels."""
+    channels, bits = (set(values) for values in zip(*kinds, strict=True))
+    return ImageKind(channels.pop() if len(channels) == 1 else RGB_8.channels, max(bits))
+
+
 def per_channel(values: Sequence[Number], channels: int) -> tuple[Number, ...]:
     """Returns numbers, or arrays, of R, G and B or of brightness for so many channels.
 
@@ -56,8 +62,18 @@ def with_channels(pixels: Num[np.ndarray, "..."]) -> Num[np.ndarray, "H W C"]:
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
+def of_kind(rgb: UInt8[np.ndarray, "H W 3"], kind: ImageKind) -> Num[np.ndarray, "H W C"]:
+    """Returns a drawn image as another kind; its fourth channel is the mean of the three."""
+    if kind.channels == 3:
+        return rgb.astype(kind.dtype, copy=False)
+    planes = per_channel(list(np.moveaxis(rgb.astype(np.float32), 2, 0)), kind.channels)
+    return np.rint(np.stack(planes, axis=2)).astype(kind.dtype)
+
+
 def for_people(pixels: Num[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
     """Returns an image as RGB of 8 bits: brightness is gray, and a fourth channel is left out."""
+    if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
+        return pixels
     colors = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
     if colors.dtype != np.uint8:
         colors = colors.clip(0, 255).astype(np.uint8)

@@ -44,13 +44,14 @@ from stillbox.experiment.schema import Experiment, Model, Records
 from stillbox.experiment.updating import NO_CHANGES, Changes, merged
 from stillbox.experiment.values import differences
 from stillbox.experiment.yaml_config import place_paths, read_stored
+from stillbox.image_kind import RGB_8
 from stillbox.records.class_counts import short_table
 from stillbox.records.files import refuse_links
 from stillbox.records.label_map import LabelMap, required_classes
 from stillbox.training.length import set_length
 from stillbox.training.start import another_directory
 
-_RECORDS_FOLDER = "data"
+_RECORDS_FOLDER, _PIXELS = "data", "model.pixels"
 # What begins the paths of the fields that an input is chosen by.
 _INPUT_FIELDS = ("model.resizer", "data.tiles")
 # The part of the minutes that is left for steps, beside compilation and scores.
@@ -101,9 +102,10 @@ def plan_run(
     # Before the conversion of a folder, which may take an hour.
     written = read_written(config) if config is not None else None
     _refuse_misspelt(written, overrides)
-    records = _convert(Path(data), model_directory, on_image)
+    records = _convert(Path(data), model_directory, on_image, _keeps_bits(config, overrides))
     for line in records.said:
         say(line)
+    pixels = _pixels(records, config, overrides, say)
     train = Records(paths=records.train, label_map=records.label_map)
     stats = read_dataset_stats(train)
     say(stats.describe())
@@ -118,7 +120,7 @@ def plan_run(
     experiment = overridden(*written, merged(network, overrides)).experiment
     if experiment.data.tiles is not None:
         stats = replace(stats, max_boxes=room_in_tiles(train, experiment.data.tiles))
-    chosen = merged(network, _data_changes(records, stats, experiment.model))
+    chosen = merged(network, {**_data_changes(records, stats, experiment.model), **pixels})
     read = overridden(*written, merged(chosen, overrides))
     chosen = merged(chosen, _limits(read.experiment, stats, overrides, say))
     if config is None or is_recipe(config):
@@ -190,16 +192,49 @@ def _time(
 
 
 def _convert(
-    data: Path, model_directory: Path, on_image: Callable[[str, int, int], None]
+    data: Path, model_directory: Path, on_image: Callable[[str, int, int], None], keep_bits: bool
 ) -> FolderRecords:
     converted = model_directory / _RECORDS_FOLDER
     refuse_links(converted, below=model_directory)
     # The other processes of a job use what the first one has converted.
     with main_process_first():
-        records = records_of(data, converted, on_image)
+        records = records_of(data, converted, on_image, keep_bits=keep_bits)
     if is_main_process():
         write_source(data, model_directory)
     return records
+
+
+def _keeps_bits(config: str | Path | Experiment | None, overrides: Changes) -> bool:
+    """Returns whether images of more than 8 bits are converted with all of them.
+
+    They are for recipes, unless an override says that images have 8, and for other configs if these
+    say that images have more.
+    """
+    if config is None or is_recipe(config):
+        pixels = overrides.get(_PIXELS, {})
+        bits = pixels.get("bits") if isinstance(pixels, dict) else None
+        return overrides.get(f"{_PIXELS}.bits", bits) != RGB_8.bits
+    return read_config(config, overrides).experiment.model.image_kind.bits > RGB_8.bits
+
+
+def _pixels(
+    records: FolderRecords,
+    config: str | Path | Experiment | None,
+    overrides: Changes,
+    say: Callable[[str], None],
+) -> Changes:
+    """Returns the changes of a recipe for images that are not RGB of 8 bits."""
+    kind = records.image_kind
+    if config is not None and not is_recipe(config):
+        return NO_CHANGES
+    changes = {
+        f"{_PIXELS}.{name}": value
+        for name, value in kind._asdict().items()
+        if value != getattr(RGB_8, name) and not {_PIXELS, f"{_PIXELS}.{name}"} & set(overrides)
+    }
+    if changes:
+        say(f"the images have {kind}: {listed(changes)}")
+    return changes
 
 
 def has_run(model_directory: Path) -> bool:
@@ -239,6 +274,9 @@ def _refuse_other_model(
     stored = _stored(model_directory).experiment
     fitted: Changes = {"model.num_classes": stored.model.num_classes}
     weights = known_weights().get(stored.train.fine_tune.checkpoint)
+    if is_recipe(config):
+        kind = stored.model.image_kind._asdict()
+        fitted = {**fitted, **{f"{_PIXELS}.{name}": value for name, value in kind.items()}}
     if weights and is_recipe(config):
         # The run was planned with their settings.
         fitted = {**fitted, **weights.settings}

@@ -15,8 +15,10 @@ from stillbox.checking.data_page import write_conversion_page
 from stillbox.checkpoints.files import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.experiment.imports import import_entry_points
+from stillbox.image_kind import ImageKind
 from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions
+from stillbox.records.converted import image_kind_of
 from stillbox.records.data_folder import DataFolder
 from stillbox.records.files import write_whole
 from stillbox.records.folder import convert_folder
@@ -44,12 +46,16 @@ class FolderRecords:
     label_map: str
     said: tuple[str, ...]
     """What was done, a line each."""
+    image_kind: ImageKind
+    """Channels and bits of all images."""
 
 
 def records_of(
     folder: Path,
     output: Path,
     on_image: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    *,
+    keep_bits: bool = False,
 ) -> FolderRecords:
     """Returns the records of a folder of annotated images or of finished records.
 
@@ -57,6 +63,7 @@ def records_of(
         folder: in any format that `stillbox data convert` reads.
         output: folder of the records; a finished conversion of the same files is used again.
         on_image: progress of the conversion.
+        keep_bits: see `ConversionOptions`.
 
     Raises:
         UserError: the folder has no known format, no training records, or records without a label
@@ -68,7 +75,7 @@ def records_of(
     import_entry_points("stillbox.parts")
     try:
         # What an earlier attempt converted of another state of the folder is replaced.
-        options = ConversionOptions(overwrite=True)
+        options = ConversionOptions(keep_bits=keep_bits, overwrite=True)
         converted = convert_folder(
             folder, output, options=options, on_image=on_image, write_page=write_conversion_page
         )
@@ -103,6 +110,7 @@ def records_of(
         (converted.validation,) if converted.validation else (),
         str(converted.label_map),
         tuple(lines),
+        converted.image_kind,
     )
 
 
@@ -210,7 +218,7 @@ def _finished(folder: Path, output: Path) -> FolderRecords | None:
         lines.append(
             f"label map: {maps[0]}, {count_text(len(label_map), 'class')} of the records' own texts"
         )
-    return FolderRecords(paths[0], paths[1], str(maps[0]), tuple(lines))
+    return FolderRecords(paths[0], paths[1], str(maps[0]), tuple(lines), image_kind_of(folder))
 
 
 def _map_of_texts(folder: Path, paths: Sequence[str]) -> LabelMap:

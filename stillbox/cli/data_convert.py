@@ -17,10 +17,12 @@ from stillbox.cli.arguments import (
     parse_resources,
     print_json,
 )
+from stillbox.cli.overrides import set_words
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.experiment.imports import import_entry_points
+from stillbox.image_kind import RGB_8, ImageKind
 from stillbox.printing import count_text, printable_line
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
@@ -65,6 +67,7 @@ def add_conversion(parser: argparse.ArgumentParser) -> None:
     about = "frame of the boxes of images with a rotation tag; auto: by the annotated size"
     parser.add_argument("--exif", choices=("auto", "upright", "stored"), default="auto", help=about)
     add_bool(parser, "--skip-images-without-boxes", "leave background images out")
+    add_bool(parser, "--keep-bits", "keep all bits of images with more than 8, for model.pixels")
     add_bool(parser, "--overwrite", "replace a set of this name")
     _add_engine(parser)
     add_imports(parser)
@@ -184,6 +187,8 @@ def _show(converted: ConvertedFolder) -> None:
     for line in short_table(converted.class_counts):
         print(line)
     _note_rare(converted.class_counts)
+    if converted.image_kind != RGB_8:
+        print(f"images: {converted.image_kind}; {_fields(converted.image_kind)} trains on them so")
     for problem in converted.problems:
         print(f"note: {problem}")
     print(f"label map: {converted.label_map}")
@@ -199,6 +204,11 @@ def _note_rare(counts: Sequence[ClassCount]) -> None:
     if rare := describe_rare(counts):
         way = "`stillbox train --data` draws its images more often (data.train.repeat_threshold)"
         print(f"note: {rare}; {way}")
+
+
+def _fields(kind: ImageKind) -> str:
+    """Returns the options of a training on images of a kind, as train --data chooses them."""
+    return " ".join(set_words({f"model.pixels.{name}": n for name, n in kind._asdict().items()}))
 
 
 def add_convert(parser: VerbParser) -> None:

@@ -29,7 +29,7 @@ from stillbox.predicting.files import (
     write_crops,
     write_list,
 )
-from stillbox.predicting.images import Inputs, read_image
+from stillbox.predicting.images import Inputs
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.predicting.video import Video, VideoFile
@@ -121,7 +121,7 @@ class PredictRun:
             selection = replace(selection, min_score=least)
         stream = self._predictor.detect(
             images,
-            read_image,
+            self._predictor.read,
             selection,
             observer=self._profiler,
             on_bad=lambda image, error: self._pass_over(str(image), error),

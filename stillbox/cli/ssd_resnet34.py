@@ -336,7 +336,6 @@ def _number(value: float | None) -> str:
 def _predict(arguments: argparse.Namespace) -> int:
     """Prints the best detections of one image and draws them."""
     from stillbox.api import load
-    from stillbox.predicting.images import read_image
     from stillbox.predicting.selection import Selection
     from stillbox.records.file_list import claim_files
 
@@ -346,7 +345,7 @@ def _predict(arguments: argparse.Namespace) -> int:
         # As in the original: every detection.
         everything = Selection(min_score=0, classes_per_object="all")
         (detections,) = predictor.detect(
-            [arguments.inference], read_image, everything, observer=profiler
+            [arguments.inference], predictor.read, everything, observer=profiler
         )
     for detection in islice(detections, _SHOWN):
         ymin, xmin, ymax, xmax = detection.box

@@ -19,6 +19,7 @@ from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, check_files
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, Format, InputType
+from stillbox.image_kind import ImageKind, of_kind, with_channels
 from stillbox.inputs.resize import refuse_misfit, resize_image, resized_size
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.records.label_map import LabelMap
@@ -27,11 +28,11 @@ from stillbox.references import Parameter
 from stillbox.textformat.yaml_tree import read_text_file
 
 Run = Callable[[np.ndarray], dict[str, np.ndarray]]
-"""From the value of the one input to the outputs by name. Images are `[B, h, w, 3]`; encoded
+"""From the value of the one input to the outputs by name. Images are `[B, h, w, C]`; encoded
 images and tf.Examples are `[B]` objects of bytes."""
 
 Writer = Callable[[ExportProgram, Path, Sequence[np.ndarray]], Written]
-"""Writes an artefact into an empty folder. The images `[h, w, 3]` uint8 calibrate a quantised
+"""Writes an artefact into an empty folder. The images `[h, w, C]` calibrate a quantised
 model. Raises UserError if an extra is not installed or the format cannot hold the model."""
 
 Loader = Callable[[Path, Manifest], Run]
@@ -187,20 +188,25 @@ class ExportBackend:
         return Tiling.of(self.experiment.data.tiles)
 
     @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return self._model.image_kind
+
+    @property
     def max_detections(self) -> int:
         """Most detections in an image."""
         return self.manifest.settings.max_detections or self._model.max_detections
 
     def resized_by_client(self, image: Pixels) -> Pixels:
-        """Returns the image as a client gives it: of the artefact's size, in whole numbers.
+        """Returns the image as a client gives it: of the artefact's size, of the model's bits.
 
         If the artefact takes images of one size, the client resizes and pads, which is not part of
         the comparison with the checkpoint.
         """
         if self._input_size is None:
             return image
-        pixels: Pixels = np.rint(self.prepare(image).pixels).astype(np.uint8)
-        return pixels
+        pixels = self.prepare(image).pixels
+        return np.rint(pixels).astype(np.uint8) if self.image_kind.bits == 8 else pixels
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
         """Returns the image itself, or one of the artefact's size; see `prepare_image`."""
@@ -305,7 +311,7 @@ def prepare_image(
         refuse_misfit(size, resizer, where)
         return Prepared(image, size, size)
     if wanted != resizer.input_size:
-        resized = cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_AREA)
+        resized = with_channels(cv2.resize(image, wanted[::-1], interpolation=cv2.INTER_AREA))
         return Prepared(resized, wanted, size)
     pixels, true_size = resize_image(image, resizer, where=where)
     return Prepared(pixels, true_size, size)
@@ -367,7 +373,7 @@ def _batch_seconds(backend: ExportBackend) -> float:
     height, width = backend.manifest.input_size
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     (rows, *_) = backend.batch_sizes or (1,)
-    batch = [backend.prepare(noise)] * rows
+    batch = [backend.prepare(of_kind(noise, backend.image_kind))] * rows
     for _ in range(_WARM_UP_BATCHES):
         backend.run(batch)
     seconds: list[float] = []

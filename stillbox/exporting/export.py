@@ -36,6 +36,7 @@ from stillbox.exporting.manifest import (
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import DECODES, ExportSettings
 from stillbox.exporting.verification import Agreement, Verification, agree, choices_of, verify
+from stillbox.image_kind import RGB_8, ImageKind
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.checkpoint_backend import CheckpointBackend
 from stillbox.printing import count_text
@@ -72,7 +73,7 @@ def export_model(
 
     Args:
         output: folder of the artefact; it appears after the comparison.
-        images: `[h, w, 3]` uint8; compared on these and on blank ones, and calibrated on them.
+        images: of the model's kind; compared on these and on blank ones, and calibrated on them.
             Those larger than the canvas of a resizer that does not shrink are left out.
         say: called with a line for each stage.
 
@@ -81,7 +82,10 @@ def export_model(
             format cannot hold the model, or the artefact differs from the checkpoint. Nothing is
             left behind.
     """
-    settings = settings.checked().with_sizes(model.experiment.model.resizer)
+    kind, given = model.experiment.model.image_kind, settings.checked()
+    settings = given.for_images(kind).with_sizes(model.experiment.model.resizer)
+    if settings.input_type != given.input_type:
+        say(f"the input is float32 in 0..255, of which white is 255: images have {kind}")
     # Other runtimes have no bfloat16 convolutions on a CPU.
     experiment = changed(model.experiment, {"evaluation.precision": "float32"})
     model = dataclasses.replace(model, experiment=experiment).named_by_config()
@@ -153,6 +157,7 @@ def _manifest(program: ExportProgram, written: Written) -> Manifest:
         resizer=section_to_plain(resizer),
         source=program.model.source,
         tiles=_tiles(program.model.experiment.data.tiles),
+        images=_images(program.image_kind),
         needs=written.needs,
         known_bad=written.known_bad,
         written_with={"stillbox": __version__, **written.written_with},
@@ -174,6 +179,14 @@ def _tiles(tiles: schema.Tiles | None) -> dict[str, Any]:
     return {} if tiles is None else {**section_to_plain(tiles), "client": _CLIENT}
 
 
+def _images(kind: ImageKind) -> dict[str, Any]:
+    """Returns the manifest's entry about images; empty: they are RGB of 8 bits."""
+    if kind == RGB_8:
+        return {}
+    client = f"The values of a file times 255 / {kind.white} are the values in 0..255."
+    return {**kind._asdict(), "client": client if kind.bits > 8 else ""}
+
+
 def _verify(
     folder: Path, program: ExportProgram, images: Sequence[Pixels], stand_in: StandIn | None
 ) -> Verification | Agreement:
@@ -186,9 +199,9 @@ def _verify(
     threshold = nms.score_threshold if nms is not None else 0.0
     if program.settings.quantize != "none" or program.quantization is not None:
         return agree(artefact, checkpoint, inputs, score_threshold=threshold)
-    blank = [np.full((*size, 3), value, np.uint8) for size, value in _BLANK]
+    blank = [_blank(size, value, program) for size, value in _BLANK]
     # A small canvas takes none of the blank images: then one has the size of the canvas.
-    blank = _fitting(blank, program) or [np.full((*program.input_size, 3), 128, np.uint8)]
+    blank = _fitting(blank, program) or [_blank(program.input_size, 128, program)]
     return verify(
         artefact,
         checkpoint,
@@ -197,6 +210,11 @@ def _verify(
         score_threshold=threshold,
         choices=choices_of(program, checkpoint),
     )
+
+
+def _blank(size: tuple[int, int], value: int, program: ExportProgram) -> Pixels:
+    kind = program.image_kind
+    return np.full((*size, kind.channels), value, kind.dtype)
 
 
 def _fitting(

@@ -11,6 +11,7 @@ from stillbox.evaluation.scoring import open_evaluation
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.settings import ExportSettings
+from stillbox.image_kind import of_kind
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
@@ -39,8 +40,9 @@ def choose_images(
     Raises:
         UserError: a file cannot be read, or there is no image to calibrate on.
     """
+    kind = experiment.model.image_kind
     if files:
-        return [read_image(file)[0] for file in files]
+        return [read_image(file, kind)[0] for file in files]
     calibrates = settings.quantize == "int8" and experiment.train.quantization is None
     use = "compared and calibrated on" if calibrates else "compared on"
     if chosen := _evaluation_images(experiment, settings):
@@ -55,7 +57,7 @@ def choose_images(
         say(f"{use} {count_text(len(training), 'image')} of the training set, {why}")
         return training
     say(f"{use} drawn scenes, {why}")
-    return draw_images(COMPARED)
+    return [of_kind(image, kind) for image in draw_images(COMPARED)]
 
 
 def _evaluation_images(experiment: Experiment, settings: ExportSettings) -> list[Pixels]:

@@ -53,6 +53,9 @@ class Manifest(Written):
     tiles: dict[str, Any] = field(default_factory=dict)
     """The tiles that images are cut into before the artefact, with what a program that runs it has
     to do; empty: images are whole."""
+    images: dict[str, Any] = field(default_factory=dict)
+    """Channels and bits of the images, with what a program that runs it has to do; empty: RGB of 8
+    bits."""
     verified: dict[str, Any] = field(default_factory=dict)
     """Largest differences to the checkpoint in boxes (pixels) and scores, and whether all of the
     artefact was compared."""
@@ -63,8 +66,9 @@ class Manifest(Written):
     def write(self, folder: Path) -> None:
         """Writes the manifest into an artefact's folder, with checksums of all that lies there."""
         content = {"version": _VERSION, **asdict(replace(self, checksums=None))}
-        if not self.tiles:
-            del content["tiles"]
+        for name in _OPTIONAL:
+            if not content[name]:
+                del content[name]
         content["checksums"] = Checksums.of_folder(folder, MANIFEST).to_json()
         write_whole(folder / MANIFEST, write_manifest(content))
 
@@ -88,7 +92,7 @@ class Manifest(Written):
             raise _Field("checksums", folder).refusal("what its version has")
         checksums = Checksums.parse(content.pop("checksums", None), folder, MANIFEST)
         settings = _settings(content.pop("settings", None), str(folder / MANIFEST))
-        content.setdefault("tiles", {})
+        content = {name: {} for name in _OPTIONAL} | content
         if wrong := sorted(content.keys() ^ _READERS.keys()):
             raise _Field(wrong[0], folder).refusal("present where it should be")
         values = {
@@ -156,8 +160,12 @@ _READERS: Mapping[str, Callable[[_Field, object], Any]] = {
     "resizer": _Field.section,
     "source": _Field.text,
     "tiles": _Field.section,
+    "images": _Field.section,
     "verified": _Field.section,
 }
+
+_OPTIONAL = "tiles", "images"
+"""Sections that are left out if they are empty."""
 
 
 def _settings(content: object, where: str) -> ExportSettings:

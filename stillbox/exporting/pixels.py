@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stillbox.experiment import schema
+from stillbox.image_kind import per_channel
 
 _CUBIC_STEPS, _CUBIC_A = 1024, -0.75
 AnyArray = TypeVar("AnyArray")
@@ -42,10 +43,10 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
     refuse it.
 
     Args:
-        images: `[B, h, w, 3]`, uint8 or float32, 0..255.
+        images: `[B, h, w, C]`, uint8 or float32, 0..255.
 
     Returns:
-        `[B, H, W, 3]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
+        `[B, H, W, C]` float32 in 0..255, and height and width of the image proper, `[2]` int32.
     """
     sizes = images.shape[1], images.shape[2]
     old_sizes = jnp.stack([jnp.asarray(size, jnp.int32) for size in sizes])
@@ -68,9 +69,10 @@ def resize_images(images: jax.Array, resizer: schema.Resizer) -> tuple[jax.Array
 def _padded(images: jax.Array, true_size: jax.Array, resizer: schema.Resizer) -> jax.Array:
     if isinstance(resizer, schema.FixedShapeResizer):
         return images
+    color = per_channel(resizer.pad_value, images.shape[3])
     rows = jnp.arange(images.shape[1])[:, None, None] < true_size[0]
     columns = jnp.arange(images.shape[2])[:, None] < true_size[1]
-    return jnp.where(rows & columns, images, jnp.asarray(resizer.pad_value, jnp.float32))
+    return jnp.where(rows & columns, images, jnp.asarray(color, jnp.float32))
 
 
 def resized_sizes(

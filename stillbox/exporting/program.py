@@ -15,6 +15,7 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.settings import ExportSettings
+from stillbox.image_kind import ImageKind
 from stillbox.models.build import AbstractDetector, abstract_detector
 from stillbox.models.detector import Candidates, Detector
 from stillbox.models.variables import bind_detector
@@ -85,6 +86,16 @@ class ExportProgram:
         return self.description.resizer.input_size
 
     @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the network input."""
+        return self.description.image_shape
+
+    @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return self.description.image_kind
+
+    @property
     def image_size(self) -> tuple[int, int] | None:
         """Height and width of the artefact's input images, in pixels; None: any."""
         raw = self.settings.input_type == "raw_image_tensor"
@@ -124,7 +135,7 @@ class ExportProgram:
 
         Args:
             weights: `params` and `stats`.
-            images: `[B, H, W, 3]` float32 in 0..255, resized and padded to the network input.
+            images: `[B, H, W, C]` float32 in 0..255, resized and padded to the network input.
             true_sizes: `[B, 2]` int32, height and width of the image proper inside `images`.
             original_sizes: `[B, 2]` int32, height and width before resizing.
         """

@@ -5,6 +5,7 @@ from typing import Literal, Self, get_args
 
 from stillbox.errors import UserError, nearest
 from stillbox.experiment.schema import Resizer
+from stillbox.image_kind import ImageKind
 from stillbox.inputs.resize import misfit, resized_size
 from stillbox.references import Parameter
 
@@ -54,8 +55,8 @@ class ExportSettings:
     signature: Signature = "detection_api"
     """Names, types and units of the outputs, see `experiment.schema.Export`."""
     input_type: InputType = "image_tensor"
-    """`image_tensor`: uint8 `[B, h, w, 3]`; `float_image_tensor`: the same as float32 in 0..255;
-    `raw_image_tensor`: float32 `[B, H, W, 3]`, already resized and normalised by the caller;
+    """`image_tensor`: uint8 `[B, h, w, C]`; `float_image_tensor`: the same as float32 in 0..255;
+    `raw_image_tensor`: float32 `[B, H, W, C]`, already resized and normalised by the caller;
     `encoded_image_string_tensor`: JPEG or PNG files `[B]`; `tf_example`: serialised tf.Examples
     `[B]` with `image/encoded`."""
     input_name: str = ""
@@ -111,6 +112,27 @@ class ExportSettings:
         The image fits the canvas, or the client resizes it to another `image_size` first.
         """
         return self.image_size not in (None, resizer.input_size) or misfit(size, resizer) is None
+
+    def for_images(self, kind: ImageKind) -> Self:
+        """Returns the settings with an input that holds images of a kind.
+
+        Images of more than 8 bits are floats in 0..255 in place of uint8.
+
+        Raises:
+            UserError: no decoder of TensorFlow, or no model of integers, has such an input.
+        """
+        deep = kind.bits > 8
+        if self.input_type in ENCODED and (deep or kind.channels == 4):
+            problem = f"the decoders of TensorFlow return no images of {kind}"
+            fix = f"use {Parameter('input_type', 'float_image_tensor')}"
+            raise UserError(problem, where=Parameter("input_type"), fix=fix)
+        if not deep or self.input_type != "image_tensor":
+            return self
+        if self.postprocess == "detection_op" and self.quantize == "int8":
+            problem = f"a model of integers for the Edge TPU takes uint8 images, not {kind}"
+            fix = f"use {Parameter('postprocess', 'built_in')}"
+            raise UserError(problem, where=Parameter("postprocess"), fix=fix)
+        return replace(self, input_type="float_image_tensor")
 
     def with_sizes(self, resizer: Resizer) -> Self:
         """Returns the settings with the format's default image size where none is given.

@@ -41,7 +41,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
 
 
 def _image_function(program: ExportProgram) -> Callable[[jax.Array], Outputs]:
-    """Returns images `[B, h, w, 3]` -> outputs by name, with the weights as constants."""
+    """Returns images `[B, h, w, C]` -> outputs by name, with the weights as constants."""
     weights = program.weights
 
     def function(images: jax.Array) -> Outputs:
@@ -51,7 +51,7 @@ def _image_function(program: ExportProgram) -> Callable[[jax.Array], Outputs]:
         if program.settings.input_type == "raw_image_tensor":
             resized, true_size = images, original
         else:
-            if resizer.method == "bilinear_antialias":
+            if resizer.method == "bilinear_antialias" and program.image_kind.bits == 8:
                 images = jnp.rint(images).astype(jnp.uint8)  # as the images of training
             resized, true_size = resize_images(images, resizer)
         rows = jnp.broadcast_to(jnp.stack([true_size, original]), (batch, 2, 2))
@@ -65,7 +65,7 @@ def _input_shape(program: ExportProgram) -> jax.ShapeDtypeStruct:
     batch = str(program.settings.batch_size or "b")
     height, width = map(str, program.image_size or ("h", "w"))
     shape = export.symbolic_shape(
-        f"{batch}, {height}, {width}, 3",
+        f"{batch}, {height}, {width}, {program.image_kind.channels}",
         constraints=[f"{name} >= 1" for name in (batch, height, width) if name.isalpha()],
     )
     return jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))

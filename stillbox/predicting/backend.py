@@ -8,16 +8,17 @@ from numpy.typing import NDArray
 
 from stillbox.evaluation.results import RawDetections
 from stillbox.evaluation.tiling import Tiling
+from stillbox.image_kind import ImageKind
 
-Pixels = NDArray[np.uint8]
-"""`[h, w, 3]`, RGB."""
+Pixels = NDArray[np.uint8 | np.float32]
+"""`[h, w, C]` in 0..255, RGB if there are three channels; uint8 if images have 8 bits."""
 
 
 class Prepared(NamedTuple):
     """One image as input of a backend, prepared on the host."""
 
-    pixels: NDArray[np.float32] | NDArray[np.uint8]
-    """`[H, W, 3]`: of the backend's input size, or the image itself."""
+    pixels: Pixels
+    """`[H, W, C]`: of the backend's input size, or the image itself."""
     true_size: tuple[int, int]
     """Height and width of the image proper inside `pixels`; the rest is padding."""
     size: tuple[int, int]
@@ -40,6 +41,11 @@ class Backend(Protocol):
     @property
     def tiling(self) -> Tiling | None:
         """The tiles that the model was trained in; None: whole images."""
+        ...
+
+    @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from stillbox.checkpoints.trained import TrainedModel
 from stillbox.evaluation.program import DetectProgram, PreparedWeights, predict_program
 from stillbox.evaluation.results import RawDetections
 from stillbox.evaluation.tiling import Tiling
+from stillbox.image_kind import ImageKind
 from stillbox.inputs.resize import resize_image
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.records.label_map import ClassSlots
@@ -56,12 +57,17 @@ class CheckpointBackend:
         return Tiling.of(self._model.experiment.data.tiles)
 
     @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return self._model.experiment.model.image_kind
+
+    @property
     def max_detections(self) -> int:
         """Most detections in an image."""
         return self._model.experiment.model.max_detections
 
     def prepare(self, image: Pixels, where: str | None = None) -> Prepared:
-        """Resizes an image to the network input, `[H, W, 3]` float32 in 0..255."""
+        """Resizes an image to the network input, `[H, W, C]` float32 in 0..255."""
         pixels, true_size = resize_image(image, self._model.experiment.model.resizer, where=where)
         return Prepared(pixels, true_size, (image.shape[0], image.shape[1]))
 

@@ -12,11 +12,10 @@ import numpy as np
 from PIL import Image
 
 from stillbox.errors import UserError
-from stillbox.inputs.decode import ImageError, decode_image
+from stillbox.image_kind import RGB_8, ImageKind
+from stillbox.inputs.decode import ImageError, decode_image, in_range, pillow_pixels
 from stillbox.predicting.backend import Pixels
 from stillbox.records.image_files import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, turned_upright
-from stillbox.records.pixels import in_eight_bits
-from stillbox.records.problems import BadRecordError
 from stillbox.records.source import glob_files
 from stillbox.references import Parameter
 from stillbox.untrusted import read_untrusted
@@ -24,8 +23,8 @@ from stillbox.untrusted import read_untrusted
 _SHOWN = 5
 
 ImageLike = str | PathLike[str] | bytes | np.ndarray | Image.Image
-"""A path, an image file's bytes, a uint8 array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`,
-or a PIL image."""
+"""A path, an image file's bytes, an array `[H, W, 3]`, `[H, W, 4]`, `[H, W, 1]` or `[H, W]`, or a
+PIL image. Arrays are uint8; uint16 too for a model of more bits, with the values of its files."""
 
 
 def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
@@ -35,18 +34,18 @@ def as_sequence(images: ImageLike | Sequence[ImageLike]) -> Iterable[ImageLike]:
     return [images] if isinstance(images, str | PathLike | bytes | Image.Image) else images
 
 
-def read_image(image: ImageLike) -> tuple[Pixels, str]:
-    """Returns the pixels `[H, W, 3]`, RGB and upright, and the file's path or an empty text.
+def read_image(image: ImageLike, kind: ImageKind = RGB_8) -> tuple[Pixels, str]:
+    """Returns the pixels of a kind, upright, and the file's path or an empty text.
 
     Raises:
         UserError: there is no such file, it is no image, or an array has another shape or type.
     """
     if isinstance(image, Image.Image):
-        return _from_pillow(image), ""
+        return _from_pillow(image, kind), ""
     if isinstance(image, np.ndarray):
-        return _from_array(image), ""
+        return _from_array(image, kind), ""
     if isinstance(image, bytes):
-        return _decoded(image, "image"), ""
+        return _decoded(image, "image", kind), ""
     if not isinstance(image, str | PathLike):
         raise UserError(
             f"a {type(image).__name__} is no image",
@@ -56,7 +55,7 @@ def read_image(image: ImageLike) -> tuple[Pixels, str]:
     refuse_missing([path])
     where = str(path)
     content = read_untrusted(path, most=MAX_IMAGE_BYTES, where=where, fix="give an image file")
-    return _decoded(content, where), where
+    return _decoded(content, where, kind), where
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
@@ -73,23 +72,23 @@ def refuse_missing(paths: Sequence[Path]) -> None:
         raise UserError(problem, where=", ".join(missing[:_SHOWN]) + more, fix=fix)
 
 
-def _decoded(content: bytes, where: str) -> Pixels:
+def _decoded(content: bytes, where: str, kind: ImageKind) -> Pixels:
     try:
-        return decode_image(content, apply_exif=True)
+        return decode_image(content, kind=kind, apply_exif=True)
     except ImageError as error:
         fix = "leave it out, or save it again"
         raise UserError(f"cannot be decoded: {error}", where=where, fix=fix) from error
 
 
-def _from_pillow(image: Image.Image) -> Pixels:
+def _from_pillow(image: Image.Image, kind: ImageKind) -> Pixels:
     try:
-        return np.array(in_eight_bits(turned_upright(image)).convert("RGB"))
-    except BadRecordError as error:
+        return pillow_pixels(turned_upright(image), kind)
+    except ValueError as error:
         raise UserError(f"an image has {error}") from error
 
 
-def _from_array(array: np.ndarray) -> Pixels:
-    if array.dtype != np.uint8:
+def _from_array(array: np.ndarray, kind: ImageKind) -> Pixels:
+    if array.dtype != np.uint8 and (array.dtype != np.uint16 or kind.bits == 8):
         raise UserError(
             f"an image of type {array.dtype} is not supported",
             fix="give uint8 in 0..255; for floats in 0..1, (image * 255).astype('uint8')",
@@ -101,9 +100,25 @@ def _from_array(array: np.ndarray) -> Pixels:
             f"an array of shape {list(array.shape)} is no image",
             fix="give [H, W, 3], RGB; [H, W] and [H, W, 1] are grayscale, [H, W, 4] is RGBA",
         )
-    if array.shape[2] == 1:
-        return np.repeat(array, 3, axis=2)
-    return np.ascontiguousarray(array[..., :3])
+    try:
+        return in_range(_with_channels_of(array, kind), kind)
+    except ValueError as error:
+        raise UserError(f"an image: {error}", fix="give one as the model was trained on") from error
+
+
+def _with_channels_of(array: np.ndarray, kind: ImageKind) -> np.ndarray:
+    """Returns an array with other channels, as `decode_image` has them of a file."""
+    given = array.shape[2]
+    if kind.channels == 4 and given != 4:
+        raise ValueError(f"it has {given} channels, and the model takes RGB and a fourth")
+    if given == 1 or kind.channels == 4:
+        return np.ascontiguousarray(np.repeat(array, max(kind.channels // given, 1), axis=2))
+    colors = np.ascontiguousarray(array[..., :3])
+    if kind.channels == 3:
+        return colors
+    if colors.dtype != np.uint8:
+        raise ValueError("it has colours of more than 8 bits, and the model takes brightness")
+    return np.array(Image.fromarray(colors).convert("L"))[..., None]
 
 
 VIDEO_SUFFIXES = (

@@ -12,6 +12,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.results import RawDetections, not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.tiling import Tiling
+from stillbox.image_kind import for_people
 from stillbox.predicting.backend import Backend, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, as_sequence, each_image, names_many, read_image
@@ -144,7 +145,7 @@ class Predictor:
         selection = Selection(
             min_score=min_score, classes_per_object=classes_per_object, iou=iou, classes=classes
         )
-        return self.detect(each_image(images), read_image, selection, observer=observer)
+        return self.detect(each_image(images), self.read, selection, observer=observer)
 
     def detect(
         self,
@@ -213,6 +214,10 @@ class Predictor:
             return [(0, 0, height, width)]
         return self.tiling.windows(height, width)
 
+    def read(self, image: ImageLike) -> tuple[Pixels, str]:
+        """Returns what `read_image` does, as the kind of images that the model takes."""
+        return read_image(image, self.backend.image_kind)
+
     def prepare(
         self, pixels: Pixels, windows: Sequence[TileWindow], where: str | None = None
     ) -> Iterator[Prepared]:
@@ -273,7 +278,7 @@ class Predictor:
             scores=raw.scores[seen],
             class_ids=raw.class_ids[seen],
             class_names=self.class_names,
-            image=image,
+            image=for_people(image),
             source=source,
         )
 

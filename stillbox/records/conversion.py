@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stillbox.errors import UserError
+from stillbox.image_kind import RGB_8, ImageKind, common_kind
 from stillbox.printing import json_text
 from stillbox.records.annotations import AnnotatedImage, to_example
 from stillbox.records.class_counts import ClassCount, ClassCounter, class_table
@@ -20,6 +21,7 @@ from stillbox.records.files import write_whole
 from stillbox.records.image_files import (
     MAX_IMAGE_BYTES,
     Exif,
+    PreparedImage,
     brightest_in,
     may_be_deep,
     prepare_image,
@@ -49,6 +51,8 @@ class ConversionOptions:
     shard_names: ShardNames = "record"
     exif: Exif = "auto"
     skip_images_without_boxes: bool = False
+    keep_bits: bool = False
+    """Keep all bits of images with more than 8."""
     overwrite: bool = False
 
 
@@ -74,6 +78,8 @@ class ConvertedImage(NamedTuple):
     class_ids: list[int]
     """Classes of its boxes."""
     problems: list[Problem]
+    kind: ImageKind = RGB_8
+    """See `PreparedImage`."""
 
 
 def convert_image(job: ConversionJob, item: AnnotatedImage) -> ConvertedImage:
@@ -84,26 +90,33 @@ def convert_image(job: ConversionJob, item: AnnotatedImage) -> ConvertedImage:
     """
     # One log per image, merged in order: the report does not depend on the scheduling.
     log = ConversionLog(job.bad_records, job.bad_boxes)
-    example = _prepare(item, job, log)
-    if example is None:
+    image = _prepare(item, job, log)
+    example = None if image is None else _example(item, image, job, log)
+    if image is None or example is None:
         return ConvertedImage(None, [], list(log))
     record = serialize_example(example, job.label_map, labels=job.labels)
-    return ConvertedImage(record, example.class_ids.tolist(), list(log))
+    return ConvertedImage(record, example.class_ids.tolist(), list(log), image.kind)
 
 
-def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Example | None:
+def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> PreparedImage | None:
     options, claimed = job.options, (item.height, item.width)
     try:
-        image = prepare_image(item.content(), claimed, options.exif, job.brightest)
+        return prepare_image(
+            item.content(), claimed, options.exif, job.brightest, keep_bits=options.keep_bits
+        )
     except FileNotFoundError:
         log.bad_record("image file is missing", item.where, str(item.path))
-        return None
     except BadRecordError as error:
         log.bad_record(error.reason, item.where, error.detail)
-        return None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         log.bad_record("image file cannot be opened", item.where, str(error))
-        return None
+    return None
+
+
+def _example(
+    item: AnnotatedImage, image: PreparedImage, job: ConversionJob, log: ConversionLog
+) -> Example | None:
+    """Returns the example of an image; None if it is left out."""
     for note, detail, outcome in image.notes:
         log.add(note, item.where, detail, action=outcome)
     example = to_example(item, image, log)
@@ -122,7 +135,7 @@ def _prepare(item: AnnotatedImage, job: ConversionJob, log: ConversionLog) -> Ex
     if not len(example.boxes):
         if len(item.pixel_boxes):
             log.add("no box of the image is usable", item.where, action="background")
-        if options.skip_images_without_boxes:
+        if job.options.skip_images_without_boxes:
             log.add("image without a box", item.where, action="image left out")
             return None
     return example
@@ -181,6 +194,8 @@ class ConversionReport:
     """Boxes written, in the order of the ids; classes without any included."""
     images_per_class: dict[str, int] = field(default_factory=dict)
     """Images written with a box of the class, likewise."""
+    image_kind: ImageKind = RGB_8
+    """Channels and bits of all images."""
     settings: dict[str, object] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     """The most frequent first."""
@@ -248,6 +263,7 @@ def convert(
     refuse_others(output, reports)
     report = _empty_report(items, name, options, log)
     classes = ClassCounter()
+    kinds: set[ImageKind] = set()
     job = ConversionJob(
         label_map=label_map,
         options=options,
@@ -259,7 +275,7 @@ def convert(
     names, overwrite = options.shard_names, options.overwrite
     with sharded_writer(output, name, shards, names=names, overwrite=overwrite) as write:
         converted = engine(partial(convert_image, job), items)
-        for done, (record, class_ids, problems) in enumerate(converted, start=1):
+        for done, (record, class_ids, problems, kind) in enumerate(converted, start=1):
             on_image(done, len(items))
             log.extend(problems)
             if record is None:
@@ -267,6 +283,7 @@ def convert(
             write(record)
             report.count(class_ids)
             classes.add(class_ids)
+            kinds.add(kind)
         if not report.images_written:
             raise _nothing_written(log, name)
         if need_boxes and not report.boxes_written:
@@ -276,6 +293,7 @@ def convert(
     report.files = [file.name for file in shard_files(output, name)]
     report.boxes_per_class = {item.name: classes.boxes[item.id] for item in label_map}
     report.images_per_class = {item.name: classes.images[item.id] for item in label_map}
+    report.image_kind = common_kind(kinds)
     report.problems = list(log)
     write_whole(output / f"{name}.report.json", f"{json_text(asdict(report))}\n".encode())
     write_whole(output / f"{name}.report.txt", report.to_text().encode())

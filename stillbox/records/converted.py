@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stillbox.errors import UserError
+from stillbox.image_kind import RGB_8, ImageKind
 from stillbox.printing import json_text
 from stillbox.records.class_counts import ClassCount
 from stillbox.records.conversion import ConversionReport
@@ -54,6 +55,8 @@ class ConvertedFolder:
     """A line for each kind of problem, with its first case."""
     report: Path
     """All of this as text, with the report of each set."""
+    image_kind: ImageKind = RGB_8
+    """Channels and bits of all images."""
     page: Path | None = None
     """A page with the problems and with pictures; None if no writer was given."""
     reused: bool = False
@@ -100,6 +103,14 @@ def former_conversion(output: Path, key: str, *, overwrite: bool) -> ConvertedFo
     return None
 
 
+def image_kind_of(output: Path) -> ImageKind:
+    """Returns channels and bits of the images of a finished conversion; RGB if there is none."""
+    if not (output / FINISHED).is_file():
+        return RGB_8
+    stored = json.loads(read_untrusted(output / FINISHED, most=_MOST_BYTES))
+    return ImageKind(*stored["result"].get("image_kind", RGB_8))
+
+
 def written_files(output: Path) -> set[str]:
     """Returns the files of a finished conversion; nothing if there is none."""
     if not (output / FINISHED).is_file():
@@ -119,7 +130,8 @@ def _reused(output: Path, result: dict[str, Any]) -> ConvertedFolder:
         name: str(output / Path(result[name]).name) if result[name] else ""
         for name in ("train", "validation", "test")
     }
-    others = {"class_counts": counts, "page": page, "reused": True}
+    kind = ImageKind(*result.get("image_kind", RGB_8))
+    others = {"class_counts": counts, "page": page, "image_kind": kind, "reused": True}
     return ConvertedFolder(**(result | tuples | paths | sets | others))
 
 

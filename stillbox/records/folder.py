@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from stillbox.image_kind import common_kind
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.conversion import (
     LABEL_MAP_NAME,
@@ -138,7 +139,7 @@ def _convert_sets(
 def _settings(reading: FolderOptions, options: ConversionOptions) -> dict[str, object]:
     """Returns all that tells a conversion from others of the same files."""
     return {
-        **asdict(replace(options, overwrite=False)),
+        **_written_options(options),
         "workers": 0,  # part of the key of every conversion so far
         "validation_share": reading.validation_share,
         "seed": reading.seed,
@@ -147,6 +148,12 @@ def _settings(reading: FolderOptions, options: ConversionOptions) -> dict[str, o
         "box_numbers": reading.box_numbers,
         "policies": [reading.bad_records, reading.bad_boxes],
     }
+
+
+def _written_options(options: ConversionOptions) -> dict[str, object]:
+    """Returns the options that decide on the records; bits are part of the key if they are kept."""
+    written = asdict(replace(options, overwrite=False))
+    return {name: value for name, value in written.items() if name != "keep_bits" or value}
 
 
 def _view(
@@ -207,4 +214,5 @@ def _converted(
         split=content.origin,
         problems=tuple(f"{problem}: {problem.examples[0]}" for problem in problems),
         report=output / REPORT_NAME,
+        image_kind=common_kind(report.image_kind for report in reports.values()),
     )

@@ -8,7 +8,8 @@ files are treated as follows, and reported:
   AVIF and HEIC: JPEG, quality 95;
 - an EXIF orientation: see `Exif`;
 - integers of more than 8 bits, and floats: PNG of the 8 bits that the set uses, unless it is a PNG
-  file of gray that uses all of 16; of colours with 16 bits, the upper 8 are taken;
+  file of gray that uses all of 16; of colours with 16 bits, the upper 8 are taken; with `keep_bits`
+  PNG of all bits of integers;
 - an image that cannot be decoded to its last row: refused.
 """
 
@@ -19,10 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import IO, Literal
+from typing import IO, Literal, cast
 
+import cv2
+import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from stillbox.image_kind import RGB_8, ImageKind
 from stillbox.records.costly_images import JPEG_START, PNG_START, costly
 from stillbox.records.example import Example
 from stillbox.records.file_kinds import other_content
@@ -121,6 +125,9 @@ class PreparedImage:
     width: int
     notes: tuple[_Note, ...] = ()
     """(reason, detail, action) for the report."""
+    kind: ImageKind = RGB_8
+    """What the image holds: brightness alone, or a fourth channel that is not the same everywhere,
+    and the bits of its set."""
 
 
 def inspect_image(data: bytes, *, whole: bool = True, quick: bool = False) -> ImageInfo:
@@ -144,10 +151,13 @@ def prepare_image(
     claimed: tuple[int, int],
     exif: Exif = "auto",
     brightest: Brightest = NO_DEEP,
+    *,
+    keep_bits: bool = False,
 ) -> PreparedImage:
     """Returns an image as it goes into a record.
 
     `claimed` is height and width in the annotation, 0 if it has none; `brightest` is of the set.
+    With `keep_bits` integers of more than 8 bits stay as they are.
 
     Raises:
         BadRecordError: it cannot be decoded, or not to the end, or has no usable 8 bits.
@@ -156,17 +166,58 @@ def prepare_image(
     notes: list[_Note] = []
     upright = _note_orientation(info, claimed, exif, notes)
     in_image = brightest_pixel(image)
-    plain = upper_bits(turned_upright(image) if upright else image, in_image.joined(brightest))
+    turned = turned_upright(image) if upright else image
+    plain = upper_bits(turned, in_image.joined(brightest))
     few = few_values(plain)
+    bits = _kept_bits(info, in_image.joined(brightest)) if keep_bits and not upright else 8
+    if bits > 8:
+        return _with_all_bits(data, image, info, bits, notes)
     _note_channels(info, few, notes)
     scaled = is_deep(image) and _note_scaling(info, in_image, brightest, notes)
     target = _target_format(info, notes)
     if few:
         notes.append((FEW_VALUES, f"{few} of 256", "kept"))
+    kind = ImageKind(_channels(plain, target))
     if not (scaled or target or upright):
-        return PreparedImage(data, info.height, info.width, tuple(notes))
-    encoded = encode_image(plain, target or ("JPEG" if info.format in _JPEG else "PNG"))
-    return PreparedImage(encoded, plain.height, plain.width, tuple(notes))
+        return PreparedImage(data, info.height, info.width, tuple(notes), kind)
+    stored = plain if kind.channels in (1, 4) else plain.convert("RGB")
+    encoded = encode_image(stored, target or ("JPEG" if info.format in _JPEG else "PNG"))
+    return PreparedImage(encoded, plain.height, plain.width, tuple(notes), kind)
+
+
+def _channels(image: Image.Image, target: str = "") -> int:
+    """Returns the channels that an image uses, as a file of a format: 1, 3 or 4."""
+    if image.mode in ("L", "LA", "1") or is_deep(image):
+        return 1
+    if image.mode == "RGBA" and target != "JPEG":
+        low, high = cast("tuple[int, int]", image.getchannel(3).getextrema())
+        return 4 if low < high else 3
+    return 3
+
+
+def _kept_bits(info: ImageInfo, brightest: Brightest) -> int:
+    """Returns the bits of an image that can be kept; 8 if there are no more, or too many."""
+    if info.upper_bytes:
+        return 16
+    bits = used_bits(info.mode, brightest) if info.mode.startswith("I") else 8
+    return bits if bits <= 16 else 8
+
+
+def _with_all_bits(
+    data: bytes, image: Image.Image, info: ImageInfo, bits: int, notes: list[_Note]
+) -> PreparedImage:
+    """Returns an image of more than 8 bits as PNG with all of them."""
+    kind = ImageKind(_channels(image), bits)
+    kept = "kept" if info.format == "PNG" else "all kept, in PNG"
+    notes.append((f"image with {bits} bits per channel", info.mode, kept))
+    encoded = data
+    if info.format != "PNG":
+        # Pillow reads the upper bytes of colours.
+        flags = cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if info.upper_bytes else None
+        pixels = np.asarray(image).astype(np.uint16) if pixels is None else pixels
+        encoded = cv2.imencode(".png", pixels)[1].tobytes()
+    return PreparedImage(encoded, info.height, info.width, tuple(notes), kind)
 
 
 def _note_orientation(
@@ -368,7 +419,8 @@ def _target_format(info: ImageInfo, notes: list[_Note]) -> str:
 
 def encode_image(image: Image.Image, target: str) -> bytes:
     """Returns an image of 8 bits as PNG, or as JPEG with full colours and little loss."""
-    buffer, plain = io.BytesIO(), image if image.mode in ("L", "RGB") else image.convert("RGB")
+    modes = ("L", "RGB", "RGBA") if target == "PNG" else ("L", "RGB")
+    buffer, plain = io.BytesIO(), image if image.mode in modes else image.convert("RGB")
     if target == "JPEG":
         # 4:4:4: the colours of small objects are not averaged a second time.
         plain.save(buffer, "JPEG", quality=_QUALITY, subsampling=0)

@@ -11,7 +11,6 @@ from stillbox.evaluation.results import NotFiniteError, RawDetections
 from stillbox.evaluation.tiling import Tiling
 from stillbox.extras import import_extra
 from stillbox.predicting.backend import Pixels, Prepared
-from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import USUAL, Selection
 from stillbox.records.tile_grid import TileWindow
@@ -85,8 +84,8 @@ def _detector_class(selection: Selection, most: int, wait: float) -> type:
             return await asyncio.to_thread(self._detections, pixels, windows, views)
 
         def _prepare(self, content: bytes) -> tuple[Pixels, list[TileWindow], list[Prepared]]:
-            pixels, _ = read_image(content)
             predictor = self._sized[0]
+            pixels, _ = predictor.read(content)
             windows = predictor.windows(*pixels.shape[:2])
             return pixels, windows, list(predictor.prepare(pixels, windows))
 

@@ -9,7 +9,6 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.detections import Detections
-from stillbox.predicting.images import read_image
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import Selection
 from stillbox.references import Parameter
@@ -165,12 +164,9 @@ def _rows(
         else:
             unread.append(f"{image.name}: {error}")
 
-    predictions = predictor.detect(
-        images, _read, selection, on_bad=on_bad, workers=own_processors()
-    )
+    def read(image: ImageFile) -> tuple[Pixels, str]:
+        return predictor.read(image.read())[0], image.name
+
+    predictions = predictor.detect(images, read, selection, on_bad=on_bad, workers=own_processors())
     yield from map(detections_row, predictions)
     yield from bad
-
-
-def _read(image: ImageFile) -> tuple[Pixels, str]:
-    return read_image(image.read())[0], image.name

@@ -88,7 +88,8 @@ class Batcher:
         Raises:
             UserError: the model's predictions are not finite.
         """
-        blank = self._backend.prepare(np.zeros((64, 64, 3), np.uint8))
+        kind = self._backend.image_kind
+        blank = self._backend.prepare(np.zeros((64, 64, kind.channels), kind.dtype))
         self.prepared_bytes = blank.pixels.nbytes
         for size in self.sizes:
             first = self._time([blank] * size)

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from stillbox import numerals
-from stillbox.inputs.decode import FewReads, decode_image
+from stillbox.image_kind import ImageKind
+from stillbox.inputs.decode import FewReads, decode_image, in_range
 from stillbox.predicting.backend import Pixels
 from stillbox.printing import count_text
 from stillbox.serving.bodies import bad_request, http_error
 from stillbox.serving.foreign_bodies import refuse_other_than_json
 
 ImageInput = bytes | NDArray[np.uint8]
-"""An image file, or pixels `[h, w, 3]`."""
+"""An image file, or pixels `[h, w, C]`."""
 
 # Pillow and the decoder recognise these by the same first bytes: the checked header belongs to the
 # decoded image.
@@ -49,18 +50,19 @@ def image_size(image: ImageInput, max_pixels: int) -> tuple[int, int]:
     return height, width
 
 
-def decode_input(image: ImageInput, *, upright: bool) -> Pixels:
-    """Returns the pixels `[h, w, 3]` of an image that `image_size` has accepted.
+def decode_input(image: ImageInput, kind: ImageKind, *, upright: bool) -> Pixels:
+    """Returns the pixels of an image that `image_size` has accepted.
 
-    `upright` applies the EXIF orientation.
+    `kind` is what the model takes, and a tensor has its channels; `upright` applies the EXIF
+    orientation.
 
     Raises:
         HTTPException: 400, it cannot be decoded.
     """
     if isinstance(image, np.ndarray):
-        return np.ascontiguousarray(image)
+        return in_range(np.ascontiguousarray(image), kind)
     try:
-        return decode_image(image, apply_exif=upright)
+        return decode_image(image, kind=kind, apply_exif=upright)
     except Exception as error:  # Decoders can raise any exception for broken bytes.
         raise bad_request(f"the image cannot be decoded: {error}") from error
 

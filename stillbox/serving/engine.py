@@ -28,6 +28,7 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.evaluation.pictures import LEAST_SIDE
 from stillbox.evaluation.results import RawDetections
+from stillbox.image_kind import ImageKind
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.selection import ClassesPerObject, Selection
@@ -191,6 +192,11 @@ class Engine:
         return self.predictor.backend.max_detections if self.predictor.tiling is None else -1
 
     @property
+    def image_kind(self) -> ImageKind:
+        """Channels and bits of the images."""
+        return self.predictor.backend.image_kind
+
+    @property
     def ready(self) -> bool:
         """Whether the model runs."""
         return self._started and self.batcher.alive
@@ -268,7 +274,8 @@ class Engine:
         memory = _memory(file, max(prod(size), LEAST_SIDE**2), _DRAWN)
         with self._admit_large([memory]):
             async with self.share(memory, self._kept(size)) as share:
-                pixels = await share.run(partial(decode_input, file, upright=True))
+                decode = partial(decode_input, file, self.image_kind, upright=True)
+                pixels = await share.run(decode)
                 views = await share.run(self._view, pixels)
                 detections = await self._run(views, share, min_score)
                 return await share.run(draw, pixels, detections)
@@ -308,7 +315,7 @@ class Engine:
             return ImageDetections(await self._run(views, share, min_score), views.size)
 
     def _prepare(self, image: ImageInput, upright: bool) -> _Views:
-        return self._view(decode_input(image, upright=upright))
+        return self._view(decode_input(image, self.image_kind, upright=upright))
 
     def _view(self, pixels: Pixels) -> _Views:
         size = pixels.shape[0], pixels.shape[1]
@@ -453,15 +460,15 @@ def decode_base64(text: object, where: str) -> bytes:
         raise bad_request(f"{where}: not base64: {error}") from None
 
 
-def image_pixels(value: list[object] | PixelText, where: str) -> NDArray[np.uint8]:
+def image_pixels(value: list[object] | PixelText, where: str, channels: int) -> NDArray[np.uint8]:
     """Returns the pixels of one image.
 
     Raises:
-        HTTPException: 400, the lists are no array `[h, w, 3]`.
+        HTTPException: 400, the lists are no array `[h, w, channels]`.
     """
     pixels = (value if isinstance(value, PixelText) else PixelText.of(value)).pixels(where)
-    if pixels.ndim != 3 or pixels.shape[2] != 3:
-        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, 3]")
+    if pixels.ndim != 3 or pixels.shape[2] != channels:
+        raise bad_request(f"{where}: shape {list(pixels.shape)}, wanted [h, w, {channels}]")
     return pixels
 
 

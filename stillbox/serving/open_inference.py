@@ -25,6 +25,7 @@ from stillbox.serving.engine import (
     INPUT,
     INPUTS,
     OUTPUTS,
+    Engine,
     Outputs,
     decode_base64,
     engine_of,
@@ -38,7 +39,14 @@ from stillbox.serving.foreign_bodies import OPEN_INFERENCE_FORM
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_ID = 1024
-TENSORS = {INPUT: ("UINT8", [-1, -1, -1, 3]), "image_bytes": ("BYTES", [-1])}
+
+
+def tensors(engine: Engine) -> dict[str, tuple[str, list[int]]]:
+    """Returns type and shape of each input, of which a request has one."""
+    pixels = [-1, -1, -1, engine.image_kind.channels]
+    return {INPUT: ("UINT8", pixels), "image_bytes": ("BYTES", [-1])}
+
+
 """The inputs, of which a request has one: pixels, and image files. Their names are of `INPUTS`."""
 
 
@@ -78,7 +86,7 @@ async def _model(request: Request) -> Response:
             "platform": "stillbox",
             "inputs": [
                 {"name": name, "datatype": kind, "shape": shape}
-                for name, (kind, shape) in TENSORS.items()
+                for name, (kind, shape) in tensors(engine).items()
             ],
             "outputs": [
                 {"name": name, "datatype": "FP32", "shape": [-1, *shape]}
@@ -91,8 +99,9 @@ async def _model(request: Request) -> Response:
 async def _infer(request: Request) -> Response:
     """Detects in the images of the one input."""
     check_model(request)
-    settings, header_length = engine_of(request).settings, request.headers.get(HEADER_LENGTH)
-    read = partial(_read_request, header_length=header_length)
+    engine, header_length = engine_of(request), request.headers.get(HEADER_LENGTH)
+    settings, channels = engine.settings, engine.image_kind.channels
+    read = partial(_read_request, header_length=header_length, channels=channels)
     outputs, options = await infer(request, read, lambda options: options.classes_per_object)
     head = {"model_name": settings.name, "model_version": str(settings.version)}
     if options.id is not None:
@@ -124,7 +133,7 @@ def check_model(request: Request) -> None:
 
 
 def _read_request(
-    body: bytes, most: int, header_length: str | None
+    body: bytes, most: int, header_length: str | None, channels: int
 ) -> tuple[list[ImageInput], _Options]:
     """Reads the body of an inference: JSON of `header_length` bytes, followed by binary tensors."""
     length = len(body)
@@ -144,10 +153,12 @@ def _read_request(
     if not isinstance(request_id, str | None) or len(request_id or "") > _LONGEST_ID:
         raise bad_request(f"'id' must be a string of at most {_LONGEST_ID} characters")
     options = _Options(_wanted_outputs(content), request_id, _classes_per_object(content))
-    return _images(inputs[0], memoryview(body)[length:], most), options
+    return _images(inputs[0], memoryview(body)[length:], most, channels), options
 
 
-def _images(tensor: Mapping[str, object], binary: memoryview, most: int) -> list[ImageInput]:
+def _images(
+    tensor: Mapping[str, object], binary: memoryview, most: int, channels: int
+) -> list[ImageInput]:
     name, kind = tensor.get("name"), tensor.get("datatype")
     where = "input " + shown(name)
     if name not in INPUTS:
@@ -160,25 +171,25 @@ def _images(tensor: Mapping[str, object], binary: memoryview, most: int) -> list
     if not isinstance(data, list | PixelText | memoryview):
         raise bad_request(f"{where}: 'data' must be a list")
     if kind == "BYTES":
-        shape = _shape(tensor, where, (1, 2), most)
+        shape = _shape(tensor, where, (1, 2), most, "[B]")
         return _files(data, where, shape)
     if kind != "UINT8":
         raise bad_request(f"{where}: datatype {shown(kind)}; wanted UINT8 or BYTES")
-    shape = _shape(tensor, where, (4,), most)
-    if shape[3] != 3:
-        raise bad_request(f"{where}: shape {shape}, wanted [B, h, w, 3]")
+    wanted = f"[B, h, w, {channels}]"
+    shape = _shape(tensor, where, (4,), most, wanted)
+    if shape[3] != channels:
+        raise bad_request(f"{where}: shape {shape}, wanted {wanted}")
     return _pixels(data, where, shape)
 
 
 def _shape(
-    tensor: Mapping[str, object], where: str, ranks: tuple[int, ...], most: int
+    tensor: Mapping[str, object], where: str, ranks: tuple[int, ...], most: int, wanted: str
 ) -> list[int]:
     """Returns the shape of a tensor, checked before an array of that shape exists."""
     shape = tensor.get("shape")
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
         raise bad_request(f"{where}: 'shape' must be a list of whole numbers")
     if len(shape) not in ranks:
-        wanted = "[B, h, w, 3]" if 4 in ranks else "[B]"
         raise bad_request(f"{where}: shape {shown(shape)}, wanted {wanted}")
     check_count(shape[0] if 4 in ranks else math.prod(shape), most)
     return shape
@@ -216,7 +227,7 @@ def _split(binary: memoryview, where: str, count: int) -> list[ImageInput]:
 def _pixels(
     data: list[object] | PixelText | memoryview, where: str, shape: list[int]
 ) -> list[ImageInput]:
-    """Returns the images of a tensor `[B, h, w, 3]`: binary, flat or nested."""
+    """Returns the images of a tensor `[B, h, w, C]`: binary, flat or nested."""
     if isinstance(data, list) and any(isinstance(element, list | PixelText) for element in data):
         images = [_nested(element, where, shape) for element in data[: shape[0] + 1]]
     else:
@@ -235,7 +246,7 @@ def _pixels(
 
 
 def _nested(image: object, where: str, shape: list[int]) -> NDArray[np.uint8]:
-    pixels = image_pixels(image, where) if isinstance(image, list | PixelText) else None
+    pixels = image_pixels(image, where, shape[3]) if isinstance(image, list | PixelText) else None
     if pixels is None or list(pixels.shape) != shape[1:]:
         raise bad_request(f"{where}: no array of shape {shape}: an image differs from it")
     return pixels

@@ -6,6 +6,7 @@ Version 1 of KServe has the same `:predict`, and asks the state of a model for `
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,8 +53,9 @@ async def _metadata(request: Request) -> Response:
     _check_model(request)
     engine = engine_of(request)
     settings, shapes = engine.settings, output_shapes(engine.most_detections)
+    pixels = -1, -1, engine.image_kind.channels
     signature = {
-        "inputs": {INPUT: _tensor("DT_UINT8", (-1, -1, 3), f"{SIGNATURE}_{INPUT}:0")},
+        "inputs": {INPUT: _tensor("DT_UINT8", pixels, f"{SIGNATURE}_{INPUT}:0")},
         "outputs": {
             name: _tensor("DT_FLOAT", shape, f"StatefulPartitionedCall:{number}")
             for number, (name, shape) in enumerate(shapes.items())
@@ -76,7 +78,9 @@ async def _predict(request: Request) -> Response:
     if action != "predict":
         raise bad_request(f"Malformed request: POST {request.url.path}: only :predict is here")
     _check_model(request)
-    outputs, by_row = await infer(request, _read_request)
+    outputs, by_row = await infer(
+        request, partial(_read_request, channels=engine_of(request).image_kind.channels)
+    )
     columns = {name: array.tolist() for name, array in outputs.items()}
     if not by_row:
         return AsciiJson({"outputs": columns})
@@ -100,7 +104,7 @@ def _check_model(request: Request) -> None:
         raise http_error(404, f"Servable not found for request: {which}")
 
 
-def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
+def _read_request(body: bytes, most: int, channels: int) -> tuple[list[ImageInput], bool]:
     """Returns at most `most` images, and whether they are `instances`, with an object for each."""
     content = parse_json(body, TENSORFLOW_SERVING_FORM)
     signature = content.get("signature_name") or SIGNATURE
@@ -115,7 +119,9 @@ def _read_request(body: bytes, most: int) -> tuple[list[ImageInput], bool]:
     if not isinstance(values, list) or not values:
         raise bad_request(f"'{'instances' if by_row else 'inputs'}' must be a list of images")
     check_count(len(values), most)
-    return [_image(_without_name(v), f"image {at}") for at, v in enumerate(values)], by_row
+    return [
+        _image(_without_name(v), f"image {at}", channels) for at, v in enumerate(values)
+    ], by_row
 
 
 def _without_name(value: object) -> object:
@@ -128,9 +134,9 @@ def _without_name(value: object) -> object:
     return value[names[0]]
 
 
-def _image(value: object, where: str) -> ImageInput:
+def _image(value: object, where: str, channels: int) -> ImageInput:
     if isinstance(value, Mapping) and len(value) == 1:
         return decode_base64(value.get("b64"), where)
     if not isinstance(value, list | PixelText):
-        raise bad_request(f'{where}: give {{"b64": FILE}} or pixels [h, w, 3]')
-    return image_pixels(value, where)
+        raise bad_request(f'{where}: give {{"b64": FILE}} or pixels [h, w, {channels}]')
+    return image_pixels(value, where, channels)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from stillbox.serving.bodies import AsciiJson
 from stillbox.serving.engine import Engine, engine_of, output_shapes
 from stillbox.serving.middleware import Labels, Metrics, Where
-from stillbox.serving.open_inference import MODELS, TENSORS, check_model
+from stillbox.serving.open_inference import MODELS, check_model, tensors
 
 _TYPES = {"UINT8": "TYPE_UINT8", "BYTES": "TYPE_STRING"}
 _NONE = {"count": 0, "ns": 0}  # not measured
@@ -31,7 +31,7 @@ async def _config(request: Request) -> Response:
             "max_batch_size": 0,
             "input": [
                 {"name": name, "data_type": _TYPES[kind], "dims": dims, "optional": True}
-                for name, (kind, dims) in TENSORS.items()
+                for name, (kind, dims) in tensors(engine).items()
             ],
             "output": [
                 {"name": name, "data_type": "TYPE_FP32", "dims": [-1, *shape]}

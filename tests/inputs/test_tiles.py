@@ -98,9 +98,12 @@ def test_no_pixel_depends_on_what_is_kept(tmp_path, changes):
 
 def test_an_image_is_decoded_once_for_tiles_that_follow_each_other(tmp_path, monkeypatch):
     decoded = []
-    monkeypatch.setattr(
-        datasets, "decode_image", lambda file, kind: decoded.append(file) or decode_image(file, kind=kind)
-    )
+
+    def decode(file, kind):
+        decoded.append(file)
+        return decode_image(file, kind=kind)
+
+    monkeypatch.setattr(datasets, "decode_image", decode)
     loader = EvalLoader(dataset(tmp_path, examples(), data=DATA), batch_size=4, workers=3)
     batches = list(loader)
     assert len(decoded) == 4

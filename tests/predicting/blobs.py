@@ -3,6 +3,7 @@
 import numpy as np
 
 from stillbox.evaluation.results import RawDetections
+from stillbox.image_kind import RGB_8
 from stillbox.predicting.backend import Prepared
 
 
@@ -15,6 +16,7 @@ class Blobs:
     class_names = {1: "blob"}  # noqa: RUF012
     source = "blobs"
     tiling = None
+    image_kind = RGB_8
     max_detections = 100
     batch_sizes = None
 

@@ -35,9 +35,12 @@ def test_images_beyond_the_limit_are_a_warning(scored):
 
 def test_each_image_is_decoded_once(scored, monkeypatch):
     decoded = []
-    monkeypatch.setattr(
-        datasets, "decode_image", lambda file: decoded.append(file) or decode_image(file)
-    )
+
+    def decode(file, kind):
+        decoded.append(file)
+        return decode_image(file, kind=kind)
+
+    monkeypatch.setattr(datasets, "decode_image", decode)
     scored()
     assert len(decoded) == 6
 

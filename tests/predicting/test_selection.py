@@ -9,6 +9,7 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.evaluation.results import RawDetections
 from stillbox.evaluation.tiling import Tiling
+from stillbox.image_kind import RGB_8
 from stillbox.predicting.backend import Prepared
 from stillbox.predicting.images import check_output, list_inputs
 from stillbox.predicting.predictor import Predictor
@@ -26,6 +27,7 @@ class Cards:
     source = "cards"
     max_detections = 10
     batch_sizes = tiling = None
+    image_kind = RGB_8
     boxes = np.array([[10, 10, 90, 60], [11, 10, 91, 60], [60, 10, 90, 90], [12, 10, 90, 61.0]])
     scores = np.array([0.86, 0.83, 0.5, 0.46])
     class_ids = np.array([1, 2, 2, 3])

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 from stillbox.evaluation.results import RawDetections
+from stillbox.image_kind import RGB_8
 from stillbox.predicting.backend import Prepared
 
 
@@ -16,6 +17,7 @@ class FakeBackend:
     class_names = {1: "owl", 3: "hawk"}  # noqa: RUF012
     source = "fake"
     tiling = None
+    image_kind = RGB_8
     max_detections = 4
 
     def __init__(self, batch_sizes=None):

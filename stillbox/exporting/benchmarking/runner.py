@@ -27,6 +27,7 @@ from stillbox.exporting.benchmarking import subjects, tasks
 from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
 from stillbox.exporting.images import COMPARED, calibration_images, spread_images
 from stillbox.exporting.manifest import is_export
+from stillbox.image_kind import ImageKind, of_kind
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image
@@ -73,7 +74,9 @@ class _Run:
         self._dataset = self._open(experiment)
         self._scored = experiment if self._dataset is not None and settings.scored else None
         self._given = images
-        self._images = images or _measured_images(self._dataset)
+        self._images = images or _measured_images(
+            self._dataset, subject.experiment.model.image_kind
+        )
         if not images and self._dataset is None:
             self._notes.append(f"measured on drawn scenes; {Parameter('images')} gives photographs")
         self._reference: Sequence[ImageResult] = ()
@@ -219,11 +222,11 @@ class _Run:
         )
 
 
-def _measured_images(dataset: Dataset | None) -> Sequence[Pixels]:
-    """Returns images of the evaluation set, or drawn scenes if there is none, `[h, w, 3]` each."""
+def _measured_images(dataset: Dataset | None, kind: ImageKind) -> Sequence[Pixels]:
+    """Returns images of the evaluation set, or drawn scenes if there is none."""
     if dataset is not None and (images := spread_images(dataset, _MEASURED)):
         return images
-    return draw_images(_MEASURED)
+    return [of_kind(image, kind) for image in draw_images(_MEASURED)]
 
 
 def with_figures(row: runtimes.RuntimeRow, measured: tasks.Measured) -> runtimes.RuntimeRow:
@@ -341,7 +344,8 @@ def benchmark(
     )
     for export in subject.exports:
         say(f"{export.folder}: an export, a program that runs with your rights")
-    pixels = [read_image(file)[0] for file in images]
+    kind = subject.experiment.model.image_kind
+    pixels = [read_image(file, kind)[0] for file in images]
     results = results_folder(source, weights)
     folder = Path(output) if output else (results or Path()) / runtimes.FOLDER
     # Before the measuring, which can take minutes.

@@ -92,7 +92,10 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
         resized = Resized(settings.input, sides, sides)
     else:
         resizer = program.description.resizer
-        resized = add_preprocessing(graph, resizer, settings.input, size, uint8=uint8)
+        channels = program.image_kind.channels
+        resized = add_preprocessing(
+            graph, resizer, settings.input, size, uint8=uint8, channels=channels
+        )
     pixels, pair = _pixels(program), jax.ShapeDtypeStruct((BATCH, 2), np.int32)
     names: list[str] = []
 
@@ -105,7 +108,7 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     sizes = [_repeated(graph, size, resized.pixels) for size in resized[1:]]
     inputs = [*_weights(program), _tensor(resized.pixels), *sizes]
     outputs = _add_outputs(graph, program, traced, inputs, names)
-    shape = _batch(program), *(size or ("height", "width")), 3
+    shape = _batch(program), *(size or ("height", "width")), program.image_kind.channels
     return graph.model(
         {settings.input: (UINT8 if uint8 else FLOAT, shape)}, outputs, program.model.name
     )
@@ -134,7 +137,7 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     size = Constant(np.array([program.input_size], np.int32))
     inputs = [*_weights(program), _tensor(_PIXELS), size]
     outputs = _add_outputs(graph, program, traced, inputs, (_RAW_BOXES, _RAW_SCORES))
-    shape = _batch(program), *program.input_size, 3
+    shape = _batch(program), *program.input_shape
     return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.name)
 
 
@@ -155,7 +158,7 @@ def _add_outputs(
 
 
 def _pixels(program: ExportProgram) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((BATCH, *program.input_size, 3), np.float32)
+    return jax.ShapeDtypeStruct((BATCH, *program.input_shape), np.float32)
 
 
 def _weights(program: ExportProgram) -> list[Value]:

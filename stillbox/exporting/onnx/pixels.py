@@ -17,6 +17,7 @@ import numpy as np
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.onnx.graph import FLOAT, INT64, Graph, Operand
+from stillbox.image_kind import per_channel
 from stillbox.inputs.resize import ENLARGE_CANVAS, misfit, resized_size
 from stillbox.references import Parameter
 
@@ -32,7 +33,7 @@ def add_antialias(
     """Writes the filter into a graph: columns first, as Pillow does, then rows.
 
     Args:
-        images: name of images `[B, h, w, 3]`.
+        images: name of images `[B, h, w, C]`.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
         uint8: round to whole numbers after either axis, as Pillow does with uint8.
@@ -59,7 +60,7 @@ class _Band:
         self.reach = graph.op("Mul", graph.op("Max", old, new), np.array(2))
 
     def resize(self, images: str) -> str:
-        """Maps `[B, n, R, 3]` to `[B, m, R, 3]` float32."""
+        """Maps `[B, n, R, C]` to `[B, m, R, C]` float32."""
         graph = self.graph
         first, sources = self._sources()
         last = graph.op("Sub", self.old, np.array(1))
@@ -157,7 +158,7 @@ def add_resize(
     """Writes one method of resizing into a graph.
 
     Args:
-        images: name of images `[B, h, w, 3]`, uint8 or float32.
+        images: name of images `[B, h, w, C]`, uint8 or float32.
         size: `[2]` float32, h and w.
         new_size: `[2]` float32, height and width of the result.
         method: one of `stillbox.inputs.interpolation.METHODS`.
@@ -320,7 +321,7 @@ class Resized(NamedTuple):
     """Resized images and their sizes. All images of a batch have the same size."""
 
     pixels: str
-    """`[B, H, W, 3]` float32 in 0..255."""
+    """`[B, H, W, C]` float32 in 0..255."""
     true_size: Operand
     """`[2]` float32, height and width of the image proper inside `pixels`."""
     original_size: Operand
@@ -328,11 +329,17 @@ class Resized(NamedTuple):
 
 
 def add_preprocessing(
-    graph: Graph, resizer: schema.Resizer, images: str, size: tuple[int, int] | None, *, uint8: bool
+    graph: Graph,
+    resizer: schema.Resizer,
+    images: str,
+    size: tuple[int, int] | None,
+    *,
+    uint8: bool,
+    channels: int = 3,
 ) -> Resized:
     """Writes resizing and padding to the network input into a graph.
 
-    `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, 3]`.
+    `size` is h and w if they are fixed; `uint8` is the type of the images `[B, h, w, C]`.
 
     Raises:
         UserError: images of this size do not fit the network input.
@@ -360,9 +367,9 @@ def add_preprocessing(
         )
     pixels = graph.op("Cast", pixels, to=FLOAT)
     if not isinstance(resizer, schema.FixedShapeResizer) and placed != resizer.input_size:
-        pixels = _pad(graph, pixels, inner, resizer)
+        pixels = _pad(graph, pixels, inner, resizer, channels)
     # No runtime can derive the fixed shape from the nodes above.
-    pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, 3]))
+    pixels = graph.op("Reshape", pixels, np.array([0, *resizer.input_size, channels]))
     return Resized(pixels, inner, old_size)
 
 
@@ -394,10 +401,10 @@ def _rounded(graph: Graph, old_size: Operand, ratio: str) -> str:
     return graph.op("Max", graph.op("Round", graph.op("Mul", old_size, ratio)), _ONE)
 
 
-def _pad(graph: Graph, pixels: str, inner: Operand, resizer: schema.Resizer) -> str:
+def _pad(graph: Graph, pixels: str, inner: Operand, resizer: schema.Resizer, channels: int) -> str:
     """Pads images to the network input, at the bottom first."""
     assert not isinstance(resizer, schema.FixedShapeResizer)
-    colour = np.array(resizer.pad_value, np.float32)
+    colour = np.array(per_channel(resizer.pad_value, channels), np.float32)
     size = graph.op("Cast", inner, to=INT64)
     missing = graph.op("Sub", np.array(resizer.input_size), size)
     for axis in (1, 2):

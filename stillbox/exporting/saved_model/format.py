@@ -77,7 +77,7 @@ def _saved_model(program: ExportProgram, arrays: Mapping[str, np.ndarray]) -> by
     settings, graph = program.settings, Graph()
     value = add_input(graph, program)
     weights, saver = add_variables(graph, arrays)
-    resized = add_preprocessing(value, settings.input_type, program.description.resizer)
+    resized = add_network_input(value, program)
     exported = portable(exported_program(program))
     named = add_program(graph, program, exported, weights, resized, _TENSORS)
     outputs = {name: output.info for name, output in named.items()}
@@ -112,8 +112,7 @@ def _add_functions(
             for handle, info in zip(handles, variables.values(), strict=True)
         )
         weights = dict(zip(variables, (tensors[0] for tensors in read), strict=True))
-        resizer = program.description.resizer
-        resized = add_preprocessing(value, program.settings.input_type, resizer)
+        resized = add_network_input(value, program)
         named = add_program(inner, program, exported, weights, resized, {})
         return [named[name].source for name in sorted(outputs)]
 
@@ -138,13 +137,19 @@ def add_input(graph: Graph, program: ExportProgram) -> Tensor:
     return graph.node("Placeholder", [], [dtype], name=settings.input, dtype=dtype, shape=shape)[0]
 
 
+def add_network_input(value: Tensor, program: ExportProgram) -> NetworkInput:
+    """Writes the nodes from the value of the input to the network input."""
+    input_type, resizer = program.settings.input_type, program.description.resizer
+    return add_preprocessing(value, input_type, resizer, program.image_kind)
+
+
 def input_shape(program: ExportProgram) -> Shape:
     """Returns the shape of the input."""
     batch = program.settings.batch_size or None
     if program.settings.input_type in ENCODED:
         return (batch,)
     height, width = program.image_size or (None, None)
-    return batch, height, width, 3
+    return batch, height, width, program.image_kind.channels
 
 
 class Output(NamedTuple):
@@ -223,7 +228,7 @@ def exported_program(program: ExportProgram) -> export.Exported:
     """Returns the program from weights and network input to the outputs."""
     batch = program.settings.batch_size
     (rows,) = export.symbolic_shape(str(batch or "b"), constraints=[] if batch else ["b >= 1"])
-    images = jax.ShapeDtypeStruct((rows, *program.input_size, 3), jnp.float32)
+    images = jax.ShapeDtypeStruct((rows, *program.input_shape), jnp.float32)
     pair = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
 
     # A new function, because JAX would reuse the program of another lowering.
@@ -316,10 +321,11 @@ def _network_input(program: ExportProgram, images: np.ndarray) -> tuple[np.ndarr
 
 
 def _decoded(program: ExportProgram, image: np.ndarray | bytes) -> np.ndarray:
-    """Returns pixels `[h, w, 3]`, in whole numbers where the graph rounds them."""
+    """Returns pixels `[h, w, C]`, in whole numbers where the graph rounds them."""
     if isinstance(image, bytes):
         if program.settings.input_type == "tf_example":
             image = bytes(parse_features(image)["image/encoded"][0])
-        return decode_image(image)
+        return decode_image(image, kind=program.image_kind)
     whole = program.description.resizer.method == "bilinear_antialias"
+    whole &= program.image_kind.bits == 8
     return np.rint(image).astype(np.uint8) if whole else image

@@ -16,6 +16,7 @@ from stillbox.experiment import schema
 from stillbox.exporting.pixels import resized_sizes
 from stillbox.exporting.saved_model.graph import DType, Graph, Tensor
 from stillbox.exporting.settings import InputType
+from stillbox.image_kind import RGB_8, ImageKind, per_channel
 from stillbox.inputs.resize import ENLARGE_CANVAS
 
 # Pillow's precision.
@@ -28,14 +29,16 @@ class NetworkInput(NamedTuple):
     """The arguments of `ExportProgram.outputs` after the weights."""
 
     images: Tensor
-    """`[B, H, W, 3]` float32 in 0..255."""
+    """`[B, H, W, C]` float32 in 0..255."""
     true_sizes: Tensor
     """`[B, 2]` int32, height and width of the image proper."""
     original_sizes: Tensor
     """`[B, 2]` int32, height and width before resizing."""
 
 
-def add_preprocessing(value: Tensor, kind: InputType, resizer: schema.Resizer) -> NetworkInput:
+def add_preprocessing(
+    value: Tensor, kind: InputType, resizer: schema.Resizer, images: ImageKind = RGB_8
+) -> NetworkInput:
     """Writes the nodes from the value of the signature's input to the network input.
 
     An image larger than the canvas of a resizer that does not shrink fails when the model runs.
@@ -44,19 +47,19 @@ def add_preprocessing(value: Tensor, kind: InputType, resizer: schema.Resizer) -
         sizes = _repeated(_sizes(value), value)
         return NetworkInput(value, sizes, sizes)
     if kind in ("image_tensor", "float_image_tensor"):
-        images, true_size, size = _resize_images(value, resizer)
-        return NetworkInput(images, _repeated(true_size, value), _repeated(size, value))
+        resized, true_size, size = _resize_images(value, resizer, images)
+        return NetworkInput(resized, _repeated(true_size, value), _repeated(size, value))
     if kind == "tf_example":
         value = _encoded_images(value)
 
     def decoded(file: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        image = file.graph.op("ExpandDims", decode_image(file), 0)
-        images, *sizes = _resize_images(image, resizer)
-        return images[0], sizes[0], sizes[1]
+        image = file.graph.op("ExpandDims", decode_image(file, images.channels), 0)
+        resized, *sizes = _resize_images(image, resizer, images)
+        return resized[0], sizes[0], sizes[1]
 
     # Each image has its own size.
     function = value.graph.function("prepare", [DType.STRING], decoded)
-    shapes = [(*resizer.input_size, 3), (2,), (2,)]
+    shapes = [(*resizer.input_size, images.channels), (2,), (2,)]
     return NetworkInput(*value.graph.map(function, value, shapes))
 
 
@@ -79,39 +82,47 @@ def _encoded_images(examples: Tensor) -> Tensor:
     )[0]
 
 
-def decode_image(file: Tensor) -> Tensor:
-    """Decodes a JPEG, PNG, GIF or BMP file to `[h, w, 3]` uint8; of a GIF the first picture.
+def decode_image(file: Tensor, channels: int = 3) -> Tensor:
+    """Decodes a JPEG, PNG, GIF or BMP file to `[h, w, channels]` uint8; of a GIF the first picture.
 
     The EXIF orientation is not applied, as in training.
     """
 
     def jpeg(content: Tensor) -> Tensor:
         # OpenCV and Pillow, which decode in training, use the accurate transform.
-        return content.graph.op("DecodeJpeg", content, channels=3, dct_method="INTEGER_ACCURATE")
+        return content.graph.op(
+            "DecodeJpeg", content, channels=channels, dct_method="INTEGER_ACCURATE"
+        )
 
     def other(content: Tensor) -> Tensor:
-        return content.graph.op("DecodeImage", content, channels=3, expand_animations=False)
+        return content.graph.op("DecodeImage", content, channels=channels, expand_animations=False)
 
     graph = file.graph
     is_jpeg = graph.op("Equal", graph.op("Substr", file, 0, len(_JPEG)), _JPEG)
     image = graph.choose(is_jpeg, jpeg, other, file)
-    return graph.op("EnsureShape", image, shape=(None, None, 3))
+    return graph.op("EnsureShape", image, shape=(None, None, channels))
 
 
-def _resize_images(images: Tensor, resizer: schema.Resizer) -> tuple[Tensor, Tensor, Tensor]:
+def _resize_images(
+    images: Tensor, resizer: schema.Resizer, kind: ImageKind
+) -> tuple[Tensor, Tensor, Tensor]:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
     Args:
-        images: `[B, h, w, 3]` uint8 or float32 in 0..255.
+        images: `[B, h, w, C]` uint8 or float32 in 0..255.
+        kind: of the images of training; those of 8 bits are in whole numbers.
 
     Returns:
-        Images `[B, H, W, 3]`, height and width `[2]` of the image proper, and those before.
+        Images `[B, H, W, C]`, height and width `[2]` of the image proper, and those before.
     """
     size = _sizes(images)
     true_size = resized_sizes(_array_functions(images.graph), size, resizer)
-    if resizer.method is not None:
+    if resizer.method == "bilinear_antialias":
+        images = _antialias(images, true_size, whole=kind.bits == 8)
+    elif resizer.method is not None:
         images = _METHODS[resizer.method](images, true_size, resizer.align_corners)
-    return _padded(images.cast(DType.FLOAT), true_size, resizer), true_size, size
+    images = images.cast(DType.FLOAT)
+    return _padded(images, true_size, resizer, kind.channels), true_size, size
 
 
 def _array_functions(graph: Graph) -> SimpleNamespace:
@@ -147,11 +158,11 @@ def _repeated(pair: Tensor, images: Tensor) -> Tensor:
     return graph.op("BroadcastTo", pair, batch * np.array([1, 0]) + np.array([0, 2]))
 
 
-def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tensor:
-    """Pads images `[B, *true_size, 3]` at the bottom and right to the network input."""
+def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer, channels: int) -> Tensor:
+    """Pads images `[B, *true_size, C]` at the bottom and right to the network input."""
     graph = images.graph
     height, width = resizer.input_size
-    shape = None, height, width, 3
+    shape = None, height, width, channels
     if isinstance(resizer, schema.FixedShapeResizer):
         return graph.op("EnsureShape", images, shape=shape)
     canvas = graph.constant(np.array([height, width], np.int32))
@@ -163,7 +174,7 @@ def _padded(images: Tensor, true_size: Tensor, resizer: schema.Resizer) -> Tenso
     padded = graph.op("Pad", images, room[0] * ends[0] + room[1] * ends[1])
     rows, columns = graph.constant(_steps(height, 2)), graph.constant(_steps(width, 1))
     inside = (rows < true_size[0]) & (columns < true_size[1])
-    colour = np.array(resizer.pad_value, np.float32)
+    colour = np.array(per_channel(resizer.pad_value, channels), np.float32)
     filled = graph.op("SelectV2", inside, padded, colour)
     return graph.op("EnsureShape", filled, shape=shape)
 
@@ -172,16 +183,15 @@ def _steps(count: int, trailing: int) -> np.ndarray:
     return np.arange(count, dtype=np.int32).reshape(-1, *[1] * trailing)
 
 
-def _antialias(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
-    """Resizes columns, then rows, in Pillow's integers, bit for bit.
+def _antialias(images: Tensor, sizes: Tensor, *, whole: bool) -> Tensor:
+    """Resizes columns, then rows, as Pillow does.
 
     Args:
-        images: `[B, h, w, 3]` in 0..255; rounded to whole numbers first.
+        images: `[B, h, w, C]` in 0..255.
         sizes: height and width `[2]` of the result.
-        align_corners: of other methods, without effect here.
+        whole: round to whole numbers first, then compute in Pillow's integers, bit for bit.
     """
-    del align_corners
-    if images.dtype is not DType.UINT8:
+    if whole and images.dtype is not DType.UINT8:
         images = images.graph.op("Round", images).cast(DType.UINT8)
     for axis in (2, 1):
         images = _resize_axis(images, axis, sizes[axis - 1])
@@ -189,12 +199,19 @@ def _antialias(images: Tensor, sizes: Tensor, align_corners: bool) -> Tensor:
 
 
 def _resize_axis(images: Tensor, axis: int, new_size: Tensor) -> Tensor:
-    """Resizes axis 1 or 2 of `[B, h, w, 3]` uint8, one source pixel of every sum at a time."""
-    graph = images.graph
+    """Resizes axis 1 or 2 of `[B, h, w, C]`, one source pixel of every sum at a time.
+
+    The result has the type of the images, uint8 or float32.
+    """
+    graph, whole = images.graph, images.dtype is DType.UINT8
     shape = graph.op("Shape", images)
-    places, weights = _antialias_weights(shape[axis], new_size)
+    places, shares = _antialias_shares(shape[axis], new_size)
+    weights = shares.cast(DType.FLOAT)
+    if whole:
+        weights = (shares * 2**_WEIGHT_BITS + 0.5).cast(DType.INT32)
     resized = graph.op("SelectV2", np.arange(4) == axis, new_size, shape)
-    half = graph.op("Fill", resized, 1 << (_WEIGHT_BITS - 1))
+    first = np.array(1 << (_WEIGHT_BITS - 1), np.int32) if whole else np.array(0, np.float32)
+    start_value = graph.op("Fill", resized, graph.constant(first))
     column = np.array([-1, 1] if axis == 2 else [-1, 1, 1])
 
     def more(step: Tensor, total: Tensor, *state: Tensor) -> Tensor:
@@ -203,20 +220,20 @@ def _resize_axis(images: Tensor, axis: int, new_size: Tensor) -> Tensor:
 
     def add(step: Tensor, total: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         images, places, weights = state
-        taken = images.at(places.at(step), axis).cast(DType.INT32)
+        taken = images.at(places.at(step), axis).cast(total.dtype)
         weight = images.graph.op("Reshape", weights.at(step), column)
         return step + 1, total + taken * weight, *state
 
-    start = graph.constant(np.array(0, np.int32)), half, images, places, weights
+    start = graph.constant(np.array(0, np.int32)), start_value, images, places, weights
     total = graph.repeat(more, add, start)[1]
-    return (total >> _WEIGHT_BITS).cast(DType.UINT8)
+    return (total >> _WEIGHT_BITS).cast(DType.UINT8) if whole else total
 
 
-def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the K source pixels of each of n sums, and their weights, `[K, n]` each.
+def _antialias_shares(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the K source pixels of each of n sums, and their shares, `[K, n]` each.
 
     A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
-    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits.
+    `s = max(size / n, 1)`, divided by its sum.
     """
     graph = size.graph
     scale = size.cast(DType.DOUBLE) / new_size.cast(DType.DOUBLE)
@@ -229,9 +246,8 @@ def _antialias_weights(size: Tensor, new_size: Tensor) -> tuple[Tensor, Tensor]:
     zero = graph.constant(np.array(0.0))
     weights = graph.op("Maximum", graph.constant(np.array(1.0)) - distance / reach, zero)
     weights = graph.op("SelectV2", index < size, weights, zero)
-    share = weights / graph.op("Sum", weights, 0, keep_dims=False)
     places = graph.op("Minimum", index, size - 1)
-    return places, (share * 2**_WEIGHT_BITS + 0.5).cast(DType.INT32)
+    return places, weights / graph.op("Sum", weights, 0, keep_dims=False)
 
 
 def _resizing(operator: str, *, centres: bool = False) -> Callable[[Tensor, Tensor, bool], Tensor]:
@@ -252,5 +268,4 @@ _METHODS: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
     "nearest": _resizing("ResizeNearestNeighbor"),
     "bicubic": _resizing("ResizeBicubic"),
     "area": _resizing("ResizeArea"),
-    "bilinear_antialias": _antialias,
 }

@@ -25,7 +25,6 @@ from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.saved_model import format, messages
 from stillbox.exporting.saved_model.graph import Graph, Tensor
 from stillbox.exporting.saved_model.messages import Array, DType, Info
-from stillbox.exporting.saved_model.pixels import add_preprocessing
 from stillbox.exporting.tflite import detection_op
 from stillbox.exporting.tflite.conversion import detect_function
 from stillbox.extras import import_extra
@@ -48,7 +47,7 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     value = format.add_input(graph, program)
     arrays = {path: array for group in program.weights.values() for path, array in group.items()}
     weights = _add_constants(graph, arrays)
-    resized = add_preprocessing(value, program.settings.input_type, program.description.resizer)
+    resized = format.add_network_input(value, program)
     exported = format.portable(format.exported_program(program))
     format.add_program(graph, program, exported, weights, resized, {})
     content = graph.message()
@@ -113,7 +112,7 @@ _NODE = "StatefulPartitionedCall"
 
 def write_convertible(program: ExportProgram, folder: Path) -> Path:
     """Writes `saved_model/` of a program of `raw_image_tensor` into a folder; returns its place."""
-    shape = 1, *program.input_size, 3
+    shape = 1, *program.input_shape
     with lowering_for_tflite():
         exported = export.export(jax.jit(detect_function(program)), platforms=("cpu",))(
             jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -20,6 +20,7 @@ from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.exporting.program import ExportProgram, WeightArrays
 from stillbox.extras import import_extra
+from stillbox.image_kind import RGB_8, ImageKind, per_channel
 from stillbox.inputs.interpolation import TAPS, Taps
 from stillbox.inputs.resize import Size, resized_size
 from stillbox.lowering import lowering_for_tflite
@@ -98,21 +99,25 @@ def _reason(error: Exception) -> str:
 _WEIGHT_BITS = 22
 
 
-def resize_images(images: jax.Array, resizer: schema.Resizer) -> jax.Array:
+def resize_images(images: jax.Array, resizer: schema.Resizer, kind: ImageKind = RGB_8) -> jax.Array:
     """Resizes images as `inputs.resize.resize_image` does, and pads them to the network input.
 
     Args:
-        images: `[B, h, w, 3]`, uint8 or float32, 0..255, which have no `misfit`.
+        images: `[B, h, w, C]`, uint8 or float32, 0..255, which have no `misfit`.
+        kind: of the images of training; those of 8 bits are in whole numbers.
 
     Returns:
-        `[B, H, W, 3]` float32 in 0..255.
+        `[B, H, W, C]` float32 in 0..255.
     """
     size = images.shape[1], images.shape[2]
     new_size = resized_size(size, resizer)
     if resizer.method == "bilinear_antialias" and new_size != size:
-        images = jnp.rint(images).astype(jnp.uint8)
+        whole = kind.bits == 8
+        images = jnp.rint(images).astype(jnp.uint8) if whole else images
         for axis in (2, 1):
-            images = _antialiased(images, axis, new_size[axis - 1])
+            places, shares = antialias_taps(images.shape[axis], new_size[axis - 1])
+            resize = _antialiased if whole else _weighted
+            images = resize(images, axis, (places, shares))
     elif resizer.method is not None and new_size != size:
         for axis in (1, 2):
             taps = TAPS[resizer.method](size[axis - 1], new_size[axis - 1], resizer.align_corners)
@@ -130,18 +135,20 @@ def _weighted(images: jax.Array, axis: int, taps: Taps) -> jax.Array:
     return sum(terms, start=jnp.zeros((), taps[1].dtype))
 
 
-def _antialiased(images: jax.Array, axis: int, new_size: int) -> jax.Array:
+def _antialiased(images: jax.Array, axis: int, taps: Taps) -> jax.Array:
     """Resizes an axis of uint8 images in Pillow's integers, bit for bit."""
-    total = _weighted(images, axis, antialias_taps(images.shape[axis], new_size))
+    places, shares = taps
+    whole = (shares * 2**_WEIGHT_BITS + 0.5).astype(np.int32)
+    total = _weighted(images, axis, (places, whole))
     half = 1 << (_WEIGHT_BITS - 1)
     return ((total + half) >> _WEIGHT_BITS).astype(jnp.uint8)
 
 
 def antialias_taps(size: int, new_size: int) -> Taps:
-    """Returns K source pixels of each result, `[K, n]`, and their weights, `[K, n]` int32.
+    """Returns K source pixels of each result, `[K, n]`, and their shares, `[K, n]`.
 
     A triangle `max(0, 1 - |x + 1/2 - c| / s)` around the centre `c = (i + 1/2) size / n`, with
-    `s = max(size / n, 1)`, divided by its sum and rounded to 22 bits, as in Pillow.
+    `s = max(size / n, 1)`, divided by its sum, as in Pillow.
     """
     scale = size / new_size
     reach = max(scale, 1.0)
@@ -149,42 +156,44 @@ def antialias_taps(size: int, new_size: int) -> Taps:
     first = np.maximum((centre - reach + 0.5).astype(np.int32), 0)
     index = first + np.arange(2 * int(np.ceil(reach)) + 1)[:, None]
     weights = np.maximum(1.0 - np.abs(index - centre + 0.5) / reach, 0.0) * (index < size)
-    share = weights / weights.sum(axis=0)
-    whole = (share * 2**_WEIGHT_BITS + 0.5).astype(np.int32)
-    return np.minimum(index, size - 1), whole
+    return np.minimum(index, size - 1), weights / weights.sum(axis=0)
 
 
 def _padded(images: jax.Array, size: Size, resizer: schema.Resizer) -> jax.Array:
-    """Pads images `[B, *size, 3]` at the bottom and right to the network input."""
+    """Pads images `[B, *size, C]` at the bottom and right to the network input."""
     rows, columns = (most - side for most, side in zip(resizer.input_size, size, strict=True))
     if not rows and not columns:
         return images
+    color = per_channel(resizer.pad_value, images.shape[3])
     padded = jnp.pad(images, ((0, 0), (0, rows), (0, columns), (0, 0)))
     inside = np.pad(np.ones(size, np.bool_), ((0, rows), (0, columns)))[..., None]
-    return jnp.where(inside, padded, np.array(resizer.pad_value, np.float32))
+    return jnp.where(inside, padded, np.array(color, np.float32))
 
 
 Function = Callable[[jax.Array], tuple[jax.Array, ...]]
-"""A function of images `[1, h, w, 3]`."""
+"""A function of images `[1, h, w, C]`."""
 _LEVEL_SCALE = re.compile(r"\.norm_\d+\.scale$")
 
 
 def convert_program(program: ExportProgram, function: Function) -> bytes:
     """Returns a function of images as a flatbuffer, its outputs named `output_0` and so on."""
-    shape = 1, *(program.settings.image_size or program.input_size), 3
+    size = program.settings.image_size or program.input_size
+    shape = 1, *size, program.image_kind.channels
     images = jax.ShapeDtypeStruct(shape, jnp.dtype(program.settings.input_dtype))
     with lowering_for_tflite():
         return convert(function, images, INPUT)
 
 
 def detect_function(program: ExportProgram) -> Function:
-    """Returns images `[1, h, w, 3]` -> `OUTPUTS`, with the weights as constants."""
+    """Returns images `[1, h, w, C]` -> `OUTPUTS`, with the weights as constants."""
     size = program.settings.image_size
     resizer = program.description.resizer
     true_size = program.input_size if size is None else resized_size(size, resizer)
 
     def detect(images: jax.Array) -> tuple[jax.Array, ...]:
-        pixels = images.astype(jnp.float32) if size is None else resize_images(images, resizer)
+        pixels = images.astype(jnp.float32)
+        if size is not None:
+            pixels = resize_images(images, resizer, program.image_kind)
         weights = _with_variable_scales(program.weights, pixels)
         detections, _ = program.detect(weights, pixels, jnp.asarray([true_size], jnp.int32))
         classes, count = (

@@ -135,7 +135,7 @@ def raw_predictions(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.A
 
     def predict(images: jax.Array) -> tuple[jax.Array, ...]:
         if program.settings.image_size is not None:
-            images = resize_images(images, model.resizer)
+            images = resize_images(images, model.resizer, program.image_kind)
         detector = _detector(program)
         predictions = detector(images.astype(jnp.float32), train=False)
         encodings = predictions.box_encodings
@@ -170,7 +170,7 @@ def of_normalized_pixels(program: ExportProgram) -> tuple[ExportProgram, int, fl
             fix=f"export it with {Parameter('quantize', 'none')}, or train one with a mean and std "
             "of 127.5",
         )
-    identity = schema.PixelNormalization(mean=(0.0,) * 3, std=(1.0,) * 3)
+    identity = dataclasses.replace(model.pixels, mean=(0.0,), std=(1.0,))
     plain = dataclasses.replace(model, pixels=identity)
     experiment = dataclasses.replace(program.model.experiment, model=plain)
     settings = dataclasses.replace(

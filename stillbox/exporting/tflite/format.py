@@ -131,7 +131,8 @@ def _float_program(program: ExportProgram) -> tuple[ExportProgram, Ranges]:
 
 def _every_value(program: ExportProgram) -> np.ndarray:
     """Returns an image with the whole range of pixels, which alone are measured on it."""
-    pixels = np.zeros((*(program.settings.image_size or program.input_size), 3), np.uint8)
+    size, kind = program.settings.image_size or program.input_size, program.image_kind
+    pixels = np.zeros((*size, kind.channels), kind.dtype)
     pixels[::2] = 255
     return pixels
 
@@ -184,14 +185,17 @@ def class_labels(model: TrainedModel) -> list[str]:
 
 
 def _description(program: ExportProgram) -> metadata.Description:
-    raw = program.settings.input_type == "raw_image_tensor"
-    pixels = program.normalization if raw else schema.PixelNormalization(mean=(0.0,), std=(1.0,))
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    if program.settings.input_type == "raw_image_tensor":
+        mean, std = program.normalization.mean, program.normalization.std
     return metadata.Description(
         name=program.model.name,
         labels=class_labels(program.model),
         label_ids=program.model.slots().ids,
-        mean=pixels.mean,
-        std=pixels.std,
+        mean=mean,
+        std=std,
+        channels=program.image_kind.channels,
     )
 
 

@@ -35,7 +35,13 @@ _NAMES = ("location", "category", "score", "number of detections")
 _METADATA = "TFLITE_METADATA"
 _IMAGE, _BOXES = np.uint8(2), np.uint8(3)  # members of the union ContentProperties
 _NORMALIZATION = np.uint8(1)  # of the union ProcessUnitOptions
-_RGB, _BOUNDARIES, _VALUE_LABELS = np.int8(1), np.int8(1), np.int8(3)
+_BOUNDARIES, _VALUE_LABELS = np.int8(1), np.int8(3)
+# Space of colours by the number of channels. There is none for four: MediaPipe takes no such model.
+_SPACES = {
+    1: ("gray pixels", np.int8(2)),
+    3: ("RGB pixels", np.int8(1)),
+    4: ("RGB pixels and one more channel", np.int8(0)),
+}
 
 _Stored = Union[str, np.ndarray, list["_Stored"], "_Table"]
 _Table = Mapping[int, np.generic | _Stored]
@@ -54,6 +60,8 @@ class Description:
     mean: Sequence[float]
     std: Sequence[float]
     """For a float32 input the client subtracts the mean from the pixels and divides by `std`."""
+    channels: int
+    """Channels of the images."""
 
 
 def describe(content: bytes, settings: ExportSettings, description: Description) -> bytes:
@@ -179,10 +187,11 @@ def _input(description: Description) -> _Table:
     normalization: _Table = {
         field: np.array(values, np.float32) for field, values in enumerate(both)
     }
+    about, space = _SPACES[description.channels]
     return {
         0: "image",
-        1: "RGB pixels",
-        3: {0: _IMAGE, 1: {0: _RGB}},
+        1: about,
+        3: {0: _IMAGE, 1: {0: space}},
         4: [{0: _NORMALIZATION, 1: normalization}],
     }
 
@@ -207,7 +216,7 @@ def _write(builder: "flatbuffers.Builder", value: _Stored) -> int:
     builder.StartObject(max(parts) + 1)
     for field, part in parts.items():
         if isinstance(part, np.generic):
-            # 0 is the default, which is not written; no field here has that value.
+            # 0 is the default, which is not written.
             prepend = getattr(builder, f"Prepend{part.dtype.name.capitalize()}Slot")
             prepend(field, part.item(), 0)
         else:

@@ -60,7 +60,7 @@ def write_records(
         labels=labels,
     )
     with writer as write:
-        for record, class_ids, problems in ordered_map(partial(convert_image, job), items):
+        for record, class_ids, problems, _ in ordered_map(partial(convert_image, job), items):
             log.extend(problems)
             if record is not None:
                 write(record)
