@@ -31,6 +31,15 @@ class ImageKind(NamedTuple):
         """The greatest value in a file."""
         return (1 << self.bits) - 1
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The fields of an experiment that say so, without those of images of RGB with 8 bits."""
+        return {
+            f"model.pixels.{name}": value
+            for name, value in self._asdict().items()
+            if value != self._field_defaults[name]
+        }
+
     def __str__(self) -> str:
         return f"{self.channels} channel{'s' * (self.channels > 1)} of {self.bits} bits"
 

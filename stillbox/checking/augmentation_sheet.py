@@ -4,6 +4,7 @@ Alone in its module: other checks of data need no input pipeline and no Matplotl
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.drawing import class_color
 from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
 from stillbox.experiment.schema import Augmentation
+from stillbox.image_kind import for_people
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.autoaugment import OPERATIONS, in_bytes, operate
 from stillbox.inputs.dataset import Dataset
@@ -63,9 +65,10 @@ def operations_sheet(
     """
 
     def variants(record: int, sample: Sample) -> Iterator[tuple[str, Sample]]:
+        shown = replace(sample, image=for_people(sample.image))
         for name in OPERATIONS:
             rng = sample_generator(seed, 0, record)
-            yield name, operate(name, level, in_bytes(sample), rng, contrast=contrast)
+            yield name, operate(name, level, in_bytes(shown), rng, contrast=contrast)
 
     return contact_sheet(_tiles(dataset, images, variants, _COLUMNS), columns=_COLUMNS, cell=300)
 
@@ -92,7 +95,7 @@ def _tiles(
 
 def _tile(sample: Sample, caption: str, class_names: Mapping[int, str]) -> Picture:
     height, width = sample.image.shape[:2]
-    image = sample.image.clip(0, 255).astype(np.uint8)
+    image = for_people(sample.image)
     marks = [
         Mark(
             box=(ymin * height, xmin * width, ymax * height, xmax * width),

@@ -228,9 +228,9 @@ def _pixels(
     if config is not None and not is_recipe(config):
         return NO_CHANGES
     changes = {
-        f"{_PIXELS}.{name}": value
-        for name, value in kind._asdict().items()
-        if value != getattr(RGB_8, name) and not {_PIXELS, f"{_PIXELS}.{name}"} & set(overrides)
+        path: value
+        for path, value in kind.settings.items()
+        if not {_PIXELS, path} & overrides.keys()
     }
     if changes:
         say(f"the images have {kind}: {listed(changes)}")
@@ -275,8 +275,7 @@ def _refuse_other_model(
     fitted: Changes = {"model.num_classes": stored.model.num_classes}
     weights = known_weights().get(stored.train.fine_tune.checkpoint)
     if is_recipe(config):
-        kind = stored.model.image_kind._asdict()
-        fitted = {**fitted, **{f"{_PIXELS}.{name}": value for name, value in kind.items()}}
+        fitted = {**fitted, **stored.model.image_kind.settings}
     if weights and is_recipe(config):
         # The run was planned with their settings.
         fitted = {**fitted, **weights.settings}

@@ -22,7 +22,7 @@ from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
 from stillbox.errors import UserError
 from stillbox.experiment.imports import import_entry_points
-from stillbox.image_kind import RGB_8, ImageKind
+from stillbox.image_kind import RGB_8
 from stillbox.printing import count_text, printable_line
 from stillbox.records.annotations import AnnotatedImage
 from stillbox.records.box_numbers import BoxNumbers
@@ -188,7 +188,8 @@ def _show(converted: ConvertedFolder) -> None:
         print(line)
     _note_rare(converted.class_counts)
     if converted.image_kind != RGB_8:
-        print(f"images: {converted.image_kind}; {_fields(converted.image_kind)} trains on them so")
+        words = " ".join(set_words(converted.image_kind.settings))
+        print(f"images: {converted.image_kind}; {words} trains on them so")
     for problem in converted.problems:
         print(f"note: {problem}")
     print(f"label map: {converted.label_map}")
@@ -204,11 +205,6 @@ def _note_rare(counts: Sequence[ClassCount]) -> None:
     if rare := describe_rare(counts):
         way = "`stillbox train --data` draws its images more often (data.train.repeat_threshold)"
         print(f"note: {rare}; {way}")
-
-
-def _fields(kind: ImageKind) -> str:
-    """Returns the options of a training on images of a kind, as train --data chooses them."""
-    return " ".join(set_words({f"model.pixels.{name}": n for name, n in kind._asdict().items()}))
 
 
 def add_convert(parser: VerbParser) -> None:

@@ -183,7 +183,10 @@ class PredictRun:
         frames, again = tee(video)
         stream = self._predictor.detect(
             frames,
-            lambda frame: (frame.pixels, f"{video.name}, frame {frame.number}"),
+            lambda frame: (
+                self._predictor.read(frame.pixels)[0],
+                f"{video.name}, frame {frame.number}",
+            ),
             self._selection,
             observer=self._profiler,
         )

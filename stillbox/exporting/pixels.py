@@ -127,7 +127,7 @@ def _resize_axis(images: jax.Array, axis: int, sizes: _Axis, method: str) -> jax
 
 
 def _weighted(images: jax.Array, axis: int, weights: jax.Array) -> jax.Array:
-    """Multiplies an axis of `[B, h, w, 3]` by weights `[canvas, size]`."""
+    """Multiplies an axis of `[B, h, w, C]` by weights `[canvas, size]`."""
     spec = "bhwc,oh->bowc" if axis == 1 else "bhwc,ow->bhoc"
     return jnp.einsum(spec, images, weights, precision="highest")
 

@@ -217,7 +217,7 @@ def verify(
     such scores.
 
     Args:
-        images: `[h, w, 3]` uint8 each.
+        images: of the kind that both take.
         blank: images of one colour. Many anchors have equal scores there, and rounding decides
             which of them suppress the others. Only the best score of each class is compared,
             because it is never suppressed.

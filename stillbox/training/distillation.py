@@ -164,6 +164,12 @@ def refuse_misfit(student: schema.Model, teacher: schema.Model) -> None:
                 f"the teacher's {word} is {other:g}{bins}, and the model's is {mine}",
                 f"{Setting(f'model.box_coder.{name}', f'{other:g}')}",
             )
+    if student.image_kind != teacher.image_kind:
+        problem = (
+            f"the teacher was trained on images of {teacher.image_kind}, and the model's have "
+            f"{student.image_kind}"
+        )
+        raise _misfit(problem, "give both the same model.pixels.channels and bits")
     size, other_size = student.resizer.input_size, teacher.resizer.input_size
     if size != other_size:
         problem = (

@@ -13,6 +13,7 @@ from stillbox.experiment.rules import (  # noqa: F401 (modules register their ru
     dense_heads,
     missing,
     model,
+    pixels,
     training,
     warnings,
 )

@@ -39,16 +39,6 @@ def canvas_is_given(resizer: schema.CanvasResizer) -> Remarks:
             yield Remark("canvas", problem, f"{Setting(path, f'[{legal[0]},{legal[1]}]')}")
 
 
-@rule(schema.PixelNormalization)
-def every_channel_is_normalised(pixels: schema.PixelNormalization) -> Remarks:
-    """Mean and standard deviation have a number for each channel."""
-    for name in ("mean", "std"):
-        count = len(getattr(pixels, name))
-        if count in (3, 4) and count != pixels.channels:
-            problem = f"{name} has {count} numbers, and images have {pixels.channels} channels"
-            yield Remark(name, problem, "give one for each channel")
-
-
 @rule(schema.OneStage, schema.FasterRcnn)
 def image_is_large_enough(model: schema.OneStage | schema.FasterRcnn) -> Remarks:
     """A backbone has a least side."""

@@ -178,7 +178,7 @@ class Backbone(RegisteredConfig):
     """From the network input to feature maps of falling resolution.
 
     Members declare `layers`, `levels` and, if an image may be too small, `min_side`. Called as
-    `(config, taps, options)`; returns a `models.parts.Part` that maps images `[B, H, W, 3]` to the
+    `(config, taps, options)`; returns a `models.parts.Part` that maps images `[B, H, W, C]` to the
     tapped maps and has their `channels`.
     """
 

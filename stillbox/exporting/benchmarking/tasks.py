@@ -93,7 +93,7 @@ class ExportTask:
     """The folder appears when the export has been compared with its checkpoint."""
     settings: ExportSettings
     images: Sequence[Pixels]
-    """`[h, w, 3]` each: compared, and calibrated, on these."""
+    """`[h, w, C]` each: compared, and calibrated, on these."""
 
     def perform(self, progress: ImageProgress) -> None:
         """Writes the export.
@@ -132,7 +132,7 @@ class MeasureTask:
     """The checkpoint, or the folder of the export."""
     runtime: str
     images: Sequence[Pixels]
-    """`[h, w, 3]` each: measured on these."""
+    """`[h, w, C]` each: measured on these."""
     experiment: Experiment | None
     """Names the records to score; None: there are none."""
     warmup: int

@@ -126,7 +126,7 @@ def _check_norms(model: schema.OneStage) -> None:
 
 
 def raw_predictions(program: ExportProgram) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
-    """Returns images `[1, h, w, 3]` -> encodings `[1, A, 4]` and scores `[1, A, slots]`.
+    """Returns images `[1, h, w, C]` -> encodings `[1, A, 4]` and scores `[1, A, slots]`.
 
     Boxes that the operation does not decode are decoded here, and encoded relative to the whole
     image, which is then every box's anchor.

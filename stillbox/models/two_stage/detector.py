@@ -170,7 +170,7 @@ class FasterRcnnDetector(Detector):
         train: bool,
         dropout_key: jax.Array | None = None,
     ) -> Maps:
-        """Maps images `[B, H, W, 3]` in 0..255 to the feature maps, from fine to coarse."""
+        """Maps images `[B, H, W, C]` in 0..255 to the feature maps, from fine to coarse."""
         mean = np.asarray(self.model.pixels.mean, np.float32)
         std = np.asarray(self.model.pixels.std, np.float32)
         with jax.named_scope("pixels"):
