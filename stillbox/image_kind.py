@@ -1,7 +1,7 @@
 """Channels and bits of images, and how colours of RGB become others.
 
 Inside the program pixels are in 0..255 whatever their bits: white of a file with 16 bits is 255
-too. Pixels of 8 bits are uint8, those of more bits float32, whose fractions are the bits below.
+too. Pixels of 8 bits are uint8. Pixels of more bits are float32, with fractions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class ImageKind(NamedTuple):
 
     @property
     def settings(self) -> dict[str, int]:
-        """The fields of an experiment that say so, without those of images of RGB with 8 bits."""
+        """The fields of an experiment that say so; none for images of RGB with 8 bits."""
         return {
             f"model.pixels.{name}": value
             for name, value in self._asdict().items()

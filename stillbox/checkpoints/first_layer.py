@@ -10,8 +10,8 @@ from stillbox.printing import count_text
 
 Shape = tuple[int, ...]
 _DONE = {
-    1: "summed over the channels, which is the same for gray images",
-    3: "divided among R, G and B, which is the same for gray images",
+    1: "summed over the channels",
+    3: "divided among R, G and B",
     4: "its mean for the fourth channel, then all times 3/4",
 }
 
@@ -20,7 +20,10 @@ def for_rgb(model: schema.Model) -> schema.Model:
     """Returns a model as it is for images of R, G and B, which most weights are for."""
     if not isinstance(model, schema.OneStage | schema.FasterRcnn) or model.pixels.channels == 3:
         return model
-    return replace(model, pixels=replace(model.pixels, channels=3))
+    pixels = model.pixels
+    # R, G and B have their own numbers beside a fourth channel.
+    rgb = replace(pixels, channels=3, mean=pixels.mean[:3], std=pixels.std[:3])
+    return replace(model, pixels=rgb)
 
 
 def is_first_layer(held: Shape, wanted: Shape) -> bool:
@@ -33,7 +36,7 @@ def with_image_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Returns a first kernel for images of so many channels.
 
     The kernel is multiplied by the channels that it has over those that it gets, so that results
-    keep their size. The result for gray images is the same.
+    keep their size. Results for gray images are the same where pixels are normalised by one number.
     """
     columns = per_channel(list(np.moveaxis(kernel, 2, 0)), channels)
     return np.stack(columns, axis=2) * np.float32(kernel.shape[2] / channels)

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from stillbox.checkpoints.first_layer import is_first_layer, with_image_channels
+from stillbox.checkpoints.first_layer import for_rgb, is_first_layer, with_image_channels
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.cli.overrides import changes_of
-from stillbox.experiment.resolve import resolve
-from stillbox.models.build import build_detector
+from stillbox.experiment.recipes import recipe_names
+from stillbox.experiment.resolve import read_config, resolve
+from stillbox.models.build import abstract_detector, build_detector
 from stillbox.models.paths import variables_of
 from tests.small import SMALL
 
@@ -46,6 +47,20 @@ def test_other_layers_are_not_first_ones():
     assert not is_first_layer((3, 3, 3, 32), (3, 3, 1, 16))
     assert not is_first_layer((5, 5, 3, 32), (3, 3, 1, 32))
     assert not is_first_layer((1, 1, 96, 24), (1, 1, 32, 24))
+
+
+def one_recipe_of_each_backbone():
+    recipes = {type(read_config(name).experiment.model.backbone): name for name in recipe_names()}
+    return sorted(recipes.values())
+
+
+@pytest.mark.parametrize("recipe", one_recipe_of_each_backbone())
+def test_every_backbone_takes_images_of_four_channels(recipe):
+    model = read_config(recipe, {"model.pixels.channels": 4}).experiment.model
+    _, params, _ = abstract_detector(model, "float32")
+    assert any(len(array.shape) == 4 and array.shape[2] == 4 for array in params.values())
+    colors = for_rgb(model)
+    assert colors == read_config(recipe).experiment.model
 
 
 def detector(*overrides):

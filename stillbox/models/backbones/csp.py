@@ -71,7 +71,8 @@ class CspBackbone(Part):
     def __init__(self, config: schema.Csp, taps: tuple[str, ...], options: BuildOptions) -> None:
         built, self.names = layers_in_use(config, taps)
         layers = options.layer_arguments() | {"padding": "symmetric"}
-        self.stem = Conv2d(3, config.width, _SIZE, 2, config.conv, **layers)
+        conv = config.conv
+        self.stem = Conv2d(options.image_channels, config.width, _SIZE, 2, conv, **layers)
         channels, blocks = {"stem": config.width}, {}
         inputs, strides = config.width, (1, 2, 2, 2)
         for name, pairs, stride in zip(built[1:], config.pairs, strides, strict=False):
