@@ -1,4 +1,4 @@
-# Needs python3 (3.11 to 3.13) and make; everything else goes into .venv.
+# Needs python3 (3.11 to 3.14) and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml packages/legacy/pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "stillbox needs Python 3.11 to 3.13; name one with make PYTHON=python3.12")'
+	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else "stillbox needs Python 3.11 to 3.14; name one with make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
@@ -30,6 +30,7 @@ lint: setup
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --package stillbox --package stillbox_legacy
 	$(BIN)/lint-imports
 
 test: setup lint
@@ -70,14 +71,14 @@ site: setup
 dist: setup
 	$(BIN)/python -m tools.distribution dist
 
-# The wheels in clean environments: make smoke PYTHONS="python3.11 python3.12 python3.13"
-PYTHONS ?= $(PYTHON)
+# The wheels in clean environments, one for each supported Python that is there.
+PYTHONS ?= $(shell for minor in 11 12 13 14; do python3.$$minor --version >/dev/null 2>&1 && echo python3.$$minor; done)
 smoke: dist
 	$(BIN)/python -m tools.smoke dist/stillbox-*.whl $(PYTHONS)
 
 # All pins again, as near to the present ones as pyproject.toml allows; `make lock UPGRADE=--upgrade` takes the newest.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
-EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights dev site proof audit)
+EXTRAS := $(addprefix --extra , cuda tpu tensorboard wandb mlflow saved_model tf tflite openvino cloud parquet serve ray weights all dev site proof audit)
 lock: setup
 	$(LOCK) $(EXTRAS) pyproject.toml --output-file constraints.txt
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import platform
 import shlex
 import shutil
 import sys
@@ -24,9 +25,34 @@ class NotInstalledError(UserError):
     """A package of an extra is not installed; the remedy is the command that installs it."""
 
 
+# Packages of extras that have no wheels for some systems and Pythons, and where they have them.
+_HOMES = {
+    "jax_cuda13_plugin": "Linux, which Windows runs as WSL2",
+    "libtpu": "Linux on x86-64",
+    "litert_converter": "Linux on x86-64 and macOS on arm64",
+    "tensorflow": "Python 3.11 to 3.13",
+}
+
+
+def homes(module: str) -> str:
+    """Returns where a package of an extra can be installed; empty if it can be here."""
+    place = platform.system(), platform.machine()
+    here = {
+        "jax_cuda13_plugin": place[0] == "Linux",
+        "libtpu": place == ("Linux", "x86_64"),
+        "litert_converter": place in (("Linux", "x86_64"), ("Darwin", "arm64")),
+        "tensorflow": sys.version_info < (3, 14),
+    }
+    return "" if here.get(module, True) else _HOMES[module]
+
+
 def not_installed(module: str, extra: str) -> NotInstalledError:
     """Returns the error for a module of an extra."""
     package = module.replace("_", "-")
+    if elsewhere := homes(module):
+        here = f"{platform.system()} on {platform.machine()}, Python {platform.python_version()}"
+        fix = f"it is there for {elsewhere}"
+        return NotInstalledError(f"there is no {package} for {here}", fix=fix)
     return NotInstalledError(f"{package} is not installed", fix=install_command(extra))
 
 

@@ -1,9 +1,10 @@
 """Memory of the machine, or of the container or job if that is less."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from stillbox.system import installed_memory
 
 
 class _Names(NamedTuple):
@@ -28,18 +29,17 @@ def available_memory() -> int:
 
 def total_memory() -> int:
     """Returns the bytes of the machine, or of the container or job if that is less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *_groups(_limit_of_group)])
+    return min([installed_memory(), *_groups(_limit_of_group)])
 
 
 def _free_on_machine() -> int:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
+        for line in meminfo.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    # Elsewhere (macOS): half of all memory, a conservative estimate.
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    # Elsewhere: half of all memory, a conservative estimate.
+    return installed_memory() // 2
 
 
 def _groups(
@@ -48,7 +48,7 @@ def _groups(
     root: Path = Path("/sys/fs/cgroup"),
 ) -> Iterator[int]:
     """Measures the control group and its ancestors, each of which may have a limit."""
-    lines = membership.read_text().splitlines() if membership.exists() else []
+    lines = membership.read_text(encoding="utf-8").splitlines() if membership.exists() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stillbox.errors import UserError
 from stillbox.printing import printable_line
+from stillbox.system import read_at
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -75,7 +76,7 @@ def open_untrusted(
             status = os.fstat(descriptor)
             # Once more: the name may be another file by now.
             _refuse_kind(status.st_mode, path, where, fix)
-            if not status.st_size and os.pread(descriptor, 1, 0):
+            if not status.st_size and read_at(descriptor, 1, 0):
                 problem = f"{_name(path, where)} does not say how large it is"
                 raise UserError(problem, where=where, fix=fix)
             if most is not None and status.st_size > most:

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from stillbox import __version__, extras
 from stillbox.errors import UserError
-from stillbox.extras import NotInstalledError, import_extra, install_command
+from stillbox.extras import NotInstalledError, homes, import_extra, install_command
 from tests.helpers import refused
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,6 +97,34 @@ def test_the_message_of_an_absent_package():
     sent = pickle.loads(pickle.dumps(refusal.value))
     assert (type(sent), sent.fix) == (NotInstalledError, refusal.value.fix)
     assert str(sent) == str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "system", "machine", "there"),
+    [
+        ("litert_converter", "Windows", "AMD64", False),
+        ("litert_converter", "Linux", "aarch64", False),
+        ("litert_converter", "Darwin", "arm64", True),
+        ("libtpu", "Linux", "aarch64", False),
+        ("jax_cuda13_plugin", "Windows", "AMD64", False),
+        ("onnxruntime", "Windows", "AMD64", True),
+    ],
+)
+def test_a_package_without_wheels_says_where_it_has_them(
+    monkeypatch, module, system, machine, there
+):
+    monkeypatch.setattr(extras.platform, "system", lambda: system)
+    monkeypatch.setattr(extras.platform, "machine", lambda: machine)
+    assert bool(homes(module)) is not there
+    error = extras.not_installed(module, "tf")
+    assert (error.fix == install_command("tf")) is there
+    assert there or (f"{system} on {machine}" in error.what and homes(module) in error.fix)
+
+
+@pytest.mark.parametrize(("minor", "there"), [(13, True), (14, False)])
+def test_tensorflow_has_no_wheels_for_the_newest_python(monkeypatch, minor, there):
+    monkeypatch.setattr(extras.sys, "version_info", (3, minor, 0))
+    assert bool(homes("tensorflow")) is not there
 
 
 def test_a_package_that_is_broken_is_not_called_absent(monkeypatch, tmp_path):

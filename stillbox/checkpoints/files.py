@@ -26,6 +26,7 @@ from stillbox.records.files import (
     remove_tree,
     replace_file,
 )
+from stillbox.system import open_folder, try_lock
 from stillbox.untrusted import open_untrusted, read_untrusted
 
 DELETED = ".deleted-"
@@ -108,7 +109,9 @@ def replace_durably(path: Path, text: str) -> None:
 
 def sync_folder(path: Path) -> None:
     """Waits until the disk has the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_folder(path)
+    if descriptor is None:
+        return
     try:
         os.fsync(descriptor)
     finally:
@@ -147,20 +150,15 @@ class DirectoryLock:
         self._file = open_in_place(directory / name, os.O_RDWR)
         # Also released by garbage collection: a notebook may train twice in one process.
         self.release = weakref.finalize(self, os.close, self._file)
-        try:
-            import fcntl
-        except ImportError:  # pragma: no cover - Windows has no flock: no lock is taken
-            return
         before = os.read(self._file, 100).decode(errors="replace")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        locked = try_lock(self._file)
+        if locked is False:
             self.release()
             problem = f"{before or 'another process'} is writing into this directory"
             fix = "wait for it to end, or choose another model directory"
-            raise UserError(problem, where=str(directory), fix=fix) from error
-        except OSError:
-            return  # some network file systems have no locks
+            raise UserError(problem, where=str(directory), fix=fix)
+        if locked is None:
+            return
         # On a full disk the file is locked without the number.
         with suppress(OSError):
             # A file of this name may be somebody else's.

@@ -34,7 +34,8 @@ from stillbox.errors import UserError, nearest
 from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
 from stillbox.extras import install_package_command
 from stillbox.records.byte_source import cache_folder
-from stillbox.records.files import files_below, new_folder, remove_tree, try_lock
+from stillbox.records.files import files_below, new_folder, remove_tree
+from stillbox.system import open_folder, try_lock
 from stillbox.untrusted import named_path, open_untrusted, open_zip, read_untrusted
 
 _RECEIPT = "download.json"
@@ -269,14 +270,15 @@ def _fill(row: KnownWeights, folder: Path, progress: DownloadProgress) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Waits until no other process fetches into a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = open_folder(folder)
     try:
         with announcing(lambda: f"waiting for another process that fetches {folder}"):
             while try_lock(descriptor) is False:
                 time.sleep(_LOOK_SECONDS)
         yield
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def read_receipt(folder: Path) -> dict[str, dict[str, int | str]]:

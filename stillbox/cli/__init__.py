@@ -9,6 +9,8 @@ import signal
 import sys
 from types import FrameType
 
+from stillbox.system import admit_interrupts
+
 
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, f"stillbox: stopped by {signal.Signals(number).name}\n".encode())
@@ -48,10 +50,10 @@ def open_standard_streams() -> None:
 
 
 # Other packages are imported after this one and take a while; programs of others import it too.
-_IS_PROGRAM = os.path.basename(sys.argv[0]) in ("stillbox", "-m")  # noqa: PTH119
+_IS_PROGRAM = os.path.basename(sys.argv[0]) in ("stillbox", "stillbox.exe", "-m")  # noqa: PTH119
 if _IS_PROGRAM:
     open_standard_streams()
 if _IS_PROGRAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
     # Blocked by a restart, see `restart_with_large_pages`.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    admit_interrupts()

@@ -21,6 +21,7 @@ from stillbox.errors import UserError
 from stillbox.extras import install_command
 from stillbox.predicting.selection import CLASSES_PER_OBJECT
 from stillbox.serving.settings import BATCH_SIZES, HOST, ServeSettings
+from stillbox.system import allow_rebinding
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -156,7 +157,7 @@ def _serve(
     host, port = bound.getsockname()[:2]
     with _explaining(arguments.host, port):
         # Otherwise the connections of an earlier server, which are still closing, forbid a restart.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        allow_rebinding(bound)
         bound.listen(BACKLOG)
     scheme = "https" if tls else "http"
     say(f"{settings.name} at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
@@ -239,7 +240,7 @@ def _bind(host: str, port: int) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            allow_rebinding(bound)
             bound.bind(address)
         stack.pop_all()
     return bound

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from typing import Self, TextIO, TypeVar
+from typing import IO, Self, TextIO, TypeVar
 
 from stillbox.errors import UserError
 from stillbox.printing import printable
@@ -180,7 +180,7 @@ def _printer(stream: TextIO) -> Callable[[str], None]:
 
 
 @contextmanager
-def _redirected(file: TextIO) -> Iterator[TextIO]:
+def _redirected(file: IO[str]) -> Iterator[TextIO]:
     """Sends the standard streams into a file; yields what still is standard error."""
     stream = sys.stderr
     with ExitStack() as undo:
@@ -191,9 +191,9 @@ def _redirected(file: TextIO) -> Iterator[TextIO]:
             undo.callback(os.dup2, saved, number)
             os.dup2(file.fileno(), number)
         # A notebook's streams differ from the process's.
-        errors = (
-            undo.enter_context(open(saved, "w", closefd=False)) if _is_standard(stream) else stream
-        )
+        errors = stream
+        if _is_standard(stream):
+            errors = undo.enter_context(open(saved, "w", encoding="utf-8", closefd=False))
         if not faulthandler.is_enabled():
             # A converter that aborts would end the process without a word.
             faulthandler.enable(saved)

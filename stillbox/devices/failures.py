@@ -23,9 +23,10 @@ from typing import NoReturn
 from stillbox.devices.compiling import end_process
 from stillbox.devices.launcher import ProcessInfo
 from stillbox.jax_internals import coordination_client
+from stillbox.system import KILLED
 
 # Exit code of processes that have lost another.
-LOST = 128 + signal.SIGKILL
+LOST = 128 + KILLED
 
 _END, _PLACE = "stillbox/end", "stillbox/place"
 _ANSWER_SECONDS = 3

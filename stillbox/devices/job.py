@@ -20,9 +20,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stillbox.devices.announcing import StallReporter
 from stillbox.devices.launcher import ProcessInfo
-from stillbox.devices.process import allow_open_files, binding_warning
+from stillbox.devices.process import binding_warning
 from stillbox.errors import UserError
 from stillbox.jax_internals import missing_processes_named, multihost_utils
+from stillbox.system import allow_open_files
 
 Tree = TypeVar("Tree")
 
@@ -48,7 +49,11 @@ def only_first_prints(info: ProcessInfo) -> Iterator[None]:
             print(warning, file=sys.stderr)
         yield
         return
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
         yield
 
 

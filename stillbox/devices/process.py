@@ -14,8 +14,6 @@ import ctypes
 import os
 import platform
 import re
-import resource
-import signal
 import sys
 from contextlib import suppress
 from importlib import metadata
@@ -23,6 +21,12 @@ from pathlib import Path
 
 from stillbox.devices.launcher import ProcessInfo, find_process
 from stillbox.errors import UserError
+from stillbox.system import (
+    admit_interrupts,
+    allowed_processors,
+    glibc_version,
+    hold_interrupts,
+)
 
 # Numbers of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -49,12 +53,12 @@ def restart_with_large_pages() -> None:
             return
         os.environ[name] = value
         # Ctrl-C waits until the new interpreter can handle it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        hold_interrupts()
         # Without the restart the command is slower, and otherwise the same.
         with suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     # In the new interpreter too: `stillbox.cli` does so earlier, for programs of its own name.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    admit_interrupts()
 
 
 def keep_freed_memory() -> bool:
@@ -64,7 +68,7 @@ def keep_freed_memory() -> bool:
 
     An allocator that is configured by the environment is left as it is.
     """
-    if _tuned() or not _glibc():
+    if _tuned() or not glibc_version():
         return False
     library = ctypes.CDLL(None)
     # -1: never trim; 0: map nothing by itself, because that is returned when freed.
@@ -76,7 +80,7 @@ def release_freed_memory() -> None:
 
     Compiling frees much of what it took: 9 GiB for the train step of SpineNet-190.
     """
-    if _glibc():
+    if glibc_version():
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -90,18 +94,9 @@ def _tuned() -> bool:
 def _on_demand() -> bool:
     """Returns whether Linux gives large pages to the processes that ask, and glibc can ask."""
     try:
-        return _glibc() >= _LEAST_GLIBC and "[madvise]" in _PAGES.read_text()
+        return glibc_version() >= _LEAST_GLIBC and "[madvise]" in _PAGES.read_text(encoding="ascii")
     except OSError:
         return False
-
-
-def _glibc() -> tuple[int, ...]:
-    """Returns the version of glibc; nothing where the C library is another."""
-    try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    except (AttributeError, ValueError):
-        return ()
-    return tuple(map(int, version.split(".")[:2])) if name == "glibc" else ()
 
 
 # No device is made of these; slices that programs are compiled for are described in full.
@@ -152,18 +147,6 @@ def keep_fusions_whole() -> None:
 _MOST_INPUT_THREADS = 32
 
 
-def allow_open_files() -> None:
-    """Raises the limit of open files as far as this process may.
-
-    Process 0 of a job has two connections to each of the others, and 1,024 files are the usual
-    limit. Without it gloo ends all processes at about 450.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS names no limit and has one.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def input_threads(workers: int | None, processes: int = 0) -> int:
     """Returns the number of threads that decode and augment images, in each process that does.
 
@@ -183,7 +166,7 @@ def own_processors() -> int:
     Those that the system allows it; where several processes of a job share a machine, at most an
     equal part of it.
     """
-    return min(_allowed(), _share(processes_here()))
+    return min(allowed_processors(), _share(processes_here()))
 
 
 def processes_here() -> int:
@@ -204,34 +187,12 @@ def processor_name() -> str:
     return next(iter(names), "") or platform.processor() or platform.machine()
 
 
-def resident_bytes() -> int | None:
-    """Returns the resident memory of this process; None where the system does not tell."""
-    return _status("VmRSS")
-
-
-def peak_bytes() -> int | None:
-    """Returns the most resident memory of this process since it began its program.
-
-    `getrusage` counts the program that started the process, too.
-    """
-    return _status("VmHWM")
-
-
-def _status(name: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    values = (line.split() for line in lines.splitlines() if line.startswith(f"{name}:"))
-    return next((int(value) * 1024 for _, value, *_ in values), None)
-
-
 def binding_warning(info: ProcessInfo) -> str:
     """Returns a warning if a launcher binds this process to less than its part of the machine.
 
     `mpirun` binds each of two processes to one core, and `srun` gives a task one by default.
     """
-    allowed, share = _allowed(), _share(info.local_count)
+    allowed, share = allowed_processors(), _share(info.local_count)
     if allowed >= share:
         return ""
     return (
@@ -239,12 +200,6 @@ def binding_warning(info: ProcessInfo) -> str:
         f"and images may be late; mpirun --bind-to none, or srun "
         f"--cpus-per-task N, gives it more"
     )
-
-
-def _allowed() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _share(processes: int) -> int:

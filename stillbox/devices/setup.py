@@ -6,9 +6,7 @@ import math
 import os
 import platform
 import re
-import resource
 import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,10 +16,11 @@ import jax
 
 from stillbox import __version__, numerals
 from stillbox.devices.announcing import say_aside
-from stillbox.devices.process import keep_freed_memory, keep_fusions_whole, peak_bytes
+from stillbox.devices.process import keep_freed_memory, keep_fusions_whole
 from stillbox.errors import UserError
 from stillbox.printing import size_text
 from stillbox.records.byte_source import cache_folder
+from stillbox.system import peak_bytes, user_id
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,7 @@ def peak_memory() -> PeakMemory:
     ]
     if peaks:
         return max(peaks, key=lambda peak: peak.nbytes)
-    # Elsewhere than on Linux; macOS counts bytes.
-    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024
-    return PeakMemory(peak_bytes() or usage * unit, "")
+    return PeakMemory(peak_bytes(), "")
 
 
 # Name and key of a program, as jax names its file.
@@ -107,11 +103,11 @@ def use_compilation_cache() -> None:
 
 def fault_of_folder(folder: Path) -> str:
     """Returns why others could put programs into a folder; empty if they cannot."""
-    if not hasattr(os, "geteuid"):  # pragma: no cover - Windows has other rights
+    if (user := user_id()) is None:
         return ""
     # A link of somebody else may lead to a folder of the user.
     status, name = folder.stat(), folder.lstat()
-    if {status.st_uid, name.st_uid} != {os.geteuid()}:
+    if {status.st_uid, name.st_uid} != {user}:
         return "the folder belongs to another user"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "others can write into the folder"

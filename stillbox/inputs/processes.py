@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import IO, NamedTuple
 
@@ -31,6 +30,7 @@ from stillbox.inputs.batching import BatchMaker, Job, Memory
 from stillbox.records.parallel import how_it_ended, start_process
 from stillbox.records.source import Report
 from stillbox.references import Setting
+from stillbox.system import PASSES_OPEN_FILES, Connection
 
 _FIELD = "data.processes"
 
@@ -61,8 +61,12 @@ class InputProcesses:
             ahead: batches that are requested before they are needed.
 
         Raises:
-            UserError: a record is bad and the policy is `fail`, or a process ends early.
+            UserError: a record is bad and the policy is `fail`, a process ends early, or the system
+                shares no memory with them.
         """
+        if not PASSES_OPEN_FILES:
+            problem = f"{sys.platform} shares no memory of batches between processes"
+            raise UserError(problem, where=_FIELD, fix=f"use threads: {Setting(_FIELD, 0)}")
         with contextlib.ExitStack() as stack:
             started = [
                 stack.enter_context(contextlib.closing(_Process(most_bytes)))

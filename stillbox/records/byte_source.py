@@ -21,6 +21,7 @@ from stillbox.errors import UserError
 from stillbox.object_storage import ObjectPath, object_at
 from stillbox.records.files import write_whole
 from stillbox.records.tfrecord import HEADER_BYTES
+from stillbox.system import read_at
 from stillbox.untrusted import open_untrusted
 
 Read = Callable[[int, int], bytes]
@@ -96,7 +97,7 @@ class LocalBytes:
         self._file = path
         with open_untrusted(path, most=None) as file:
             state = os.fstat(file.fileno())
-            self.head = os.pread(file.fileno(), HEADER_BYTES, 0)
+            self.head = read_at(file.fileno(), HEADER_BYTES, 0)
         self.size, self._version = state.st_size, _version(state)
         self.key = _short_name(os.fsencode(path.resolve()))
         self.identity: dict[str, object] = {"size": state.st_size, "mtime_ns": state.st_mtime_ns}
@@ -108,10 +109,10 @@ class LocalBytes:
         if self._descriptor < 0 and _KEPT_OPEN.acquire(blocking=False):
             self._keep_open()
         if self._descriptor >= 0:
-            return os.pread(self._descriptor, size, offset)
+            return read_at(self._descriptor, size, offset)
         descriptor = self._open()
         try:
-            return os.pread(descriptor, size, offset)
+            return read_at(descriptor, size, offset)
         finally:
             os.close(descriptor)
 
@@ -127,7 +128,7 @@ class LocalBytes:
     def reading(self) -> Iterator[Read]:
         """Yields a function that reads the file, which stays open meanwhile."""
         with open_untrusted(self._file, most=None) as file:
-            yield lambda offset, size: os.pread(file.fileno(), size, offset)
+            yield lambda offset, size: read_at(file.fileno(), size, offset)
 
     @contextmanager
     def stream(self) -> Iterator[IO[bytes]]:
@@ -193,7 +194,7 @@ class BlockCache:
             suppress(UserError, OSError),
             open_untrusted(self._path(key, block), most=BLOCK_BYTES) as file,
         ):
-            return os.pread(file.fileno(), end - start, start)
+            return read_at(file.fileno(), end - start, start)
         return None
 
     def write(self, key: str, block: int, content: bytes) -> None:

@@ -6,13 +6,11 @@ Its writer holds a lock, which the system releases when the process ends; the ne
 same place removes folders without a lock.
 """
 
-import ctypes
 import errno
 import os
 import re
 import shutil
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -23,9 +21,7 @@ from typing import BinaryIO
 from stillbox.errors import UserError
 from stillbox.object_storage import url_of
 from stillbox.printing import size_text
-
-if sys.platform != "win32":
-    import fcntl
+from stillbox.system import exchange_names, lacks_names, open_folder, remove_unheld, try_lock
 
 _IN_PLACE = os.O_CREAT
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
@@ -138,7 +134,8 @@ def remove_partial_files(folder: Path) -> None:
     """Removes what killed processes have left of `write_whole`: files that nobody holds locked."""
     for leftover in folder.glob(".*.partial"):
         if _PARTIAL_FILE.fullmatch(leftover.name):
-            _remove_unheld(leftover, _FILE_ALONE, Path.unlink)
+            with suppress(OSError):
+                remove_unheld(leftover)
 
 
 def replace_file(finished: Path, path: Path) -> Path:
@@ -168,14 +165,14 @@ def lack_of_room(folder: Path, error: OSError, needs: str = "", size: int = 0) -
     parts = [needs] * bool(needs)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         with suppress(OSError):
-            disk = os.statvfs(folder)
-            free = f"{size_text(disk.f_bavail * disk.f_frsize)} are free in {folder}"
-            if disk.f_files and not disk.f_favail:
+            free = shutil.disk_usage(folder).free
+            room = f"{size_text(free)} are free in {folder}"
+            if lacks_names(folder):
                 parts.append(f"{folder} can hold no more files (inodes), whatever their size")
-            elif size and disk.f_bavail >= -(-size // disk.f_frsize):
-                parts.append(f"{free}, of which a quota or the file system itself withholds some")
+            elif size and free >= size:
+                parts.append(f"{room}, of which a quota or the file system itself withholds some")
             else:
-                parts.append(free)
+                parts.append(room)
     return "".join(f"; {part}" for part in parts)
 
 
@@ -183,27 +180,8 @@ _PARTIAL, _OLD = ".stillbox-partial", ".stillbox-old"
 # For the lock of a folder.
 _ATTEMPTS, _SECONDS = 3, 0.05
 _FULL = os.strerror(errno.ENOSPC)
-# Of `renameat2`: AT_FDCWD, RENAME_EXCHANGE.
-_HERE, _EXCHANGE = -100, 2
 _FOLDER_ALONE = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-_FILE_ALONE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 _PARTIAL_FILE = re.compile(r"\..+\.\d+\.\d+\.partial", re.ASCII | re.DOTALL)
-
-
-def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder until it is closed, and returns whether it is locked now.
-
-    None: the file system has no locks, as some network file systems.
-    """
-    if sys.platform == "win32":  # it has no flock
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
 
 
 def files_below(folder: Path) -> list[str]:
@@ -244,7 +222,7 @@ def new_folder(
         yield partial
         if real.is_dir():
             _keep_others(real, partial, written(real))
-        if _exchange(partial, real):
+        if exchange_names(partial, real):
             shutil.rmtree(partial, ignore_errors=True)
             return
         if real.exists():
@@ -286,14 +264,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _exchange(first: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step, and returns whether the system can."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    if rename is None:
-        return False
-    return not rename(_HERE, os.fsencode(first), _HERE, os.fsencode(other), _EXCHANGE)
-
-
 @contextmanager
 def partial_folder(target: Path) -> Iterator[Path]:
     """Yields an empty folder beside `target`, of which this process is the only writer.
@@ -314,15 +284,15 @@ def partial_folder(target: Path) -> Iterator[Path]:
     finally:
         if _is_open_as(descriptor, partial):
             shutil.rmtree(partial, ignore_errors=True)
-        os.close(descriptor)
+        _close(descriptor)
 
 
-def _claim(partial: Path, target: Path) -> int:
+def _claim(partial: Path, target: Path) -> int | None:
     locked: bool | None = False
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             partial.mkdir(exist_ok=True)
-            descriptor = os.open(partial, os.O_RDONLY | _FOLDER_ALONE)
+            descriptor = open_folder(partial, _FOLDER_ALONE)
             locked = try_lock(descriptor)
             # The former owner may have renamed or removed the folder before it was locked.
             if locked and _is_open_as(descriptor, partial):
@@ -331,7 +301,7 @@ def _claim(partial: Path, target: Path) -> int:
                 return descriptor
             if locked is None and not any(partial.iterdir()):
                 return descriptor
-            os.close(descriptor)
+            _close(descriptor)
         # Another one may hold it for a moment, to see whether it is a leftover.
         time.sleep(_SECONDS)
     raise UserError(
@@ -342,7 +312,9 @@ def _claim(partial: Path, target: Path) -> int:
     )
 
 
-def _is_open_as(descriptor: int, path: Path) -> bool:
+def _is_open_as(descriptor: int | None, path: Path) -> bool:
+    if descriptor is None:
+        return path.is_dir()
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     return False
@@ -352,9 +324,7 @@ def _clean(parent: Path, partial: Path) -> None:
     """Removes what killed writers have left, and restores what one had moved aside."""
     for leftover in parent.glob(f".*{_PARTIAL}"):
         if leftover != partial:
-            _remove_unheld(
-                leftover, _FOLDER_ALONE, lambda path: shutil.rmtree(path, ignore_errors=True)
-            )
+            _remove_unheld_folder(leftover)
     for old in parent.glob(f".*{_OLD}"):
         target = old.with_name(old.name.removeprefix(".").removesuffix(_OLD))
         writer = old.with_name(f".{target.name}{_PARTIAL}")
@@ -367,15 +337,20 @@ def _clean(parent: Path, partial: Path) -> None:
                 old.rename(target)
 
 
-def _remove_unheld(leftover: Path, flags: int, remove: Callable[[Path], object]) -> None:
+def _remove_unheld_folder(leftover: Path) -> None:
     """Removes what no process holds locked; it may be gone, or belong to another user."""
     with suppress(OSError):
-        descriptor = os.open(leftover, os.O_RDONLY | flags)
+        descriptor = open_folder(leftover, _FOLDER_ALONE)
         try:
             if try_lock(descriptor):
-                remove(leftover)
+                shutil.rmtree(leftover, ignore_errors=True)
         finally:
-            os.close(descriptor)
+            _close(descriptor)
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 @contextmanager

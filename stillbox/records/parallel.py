@@ -7,8 +7,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from typing import IO, Protocol, TypeVar
+
+from stillbox.system import KILLED, Connection, passed_on
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -61,17 +62,15 @@ def start_process(
         env: variables that are added to the variables of this process.
         log: file for all that the process prints; None: the streams of this process.
     """
-    handle = connection.fileno()
     # The program imports modules from the places of this process, not from the current folder.
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)  # noqa: PTH109
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(handle)],
+        [sys.executable, "-P", "-m", module, str(connection.fileno())],
         env={**os.environ, "PYTHONPATH": path, **(env or {})},
-        pass_fds=(handle,),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        start_new_session=True,
+        **passed_on(connection),
     )
 
 
@@ -80,5 +79,5 @@ def how_it_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     # The kernel kills a process if memory is short.
-    doubt = " (is there enough memory?)" * (code == -signal.SIGKILL)
+    doubt = " (is there enough memory?)" * (code == -KILLED)
     return f"was killed by {signal.Signals(-code).name}{doubt}"

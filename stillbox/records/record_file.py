@@ -29,7 +29,7 @@ from stillbox.records.byte_source import (
     cache_folder,
     open_source,
 )
-from stillbox.records.files import try_lock, write_whole
+from stillbox.records.files import write_whole
 from stillbox.records.tfrecord import (
     DROP_RECORDS,
     FRAME_BYTES,
@@ -43,7 +43,8 @@ from stillbox.records.tfrecord import (
     record_location,
     unframe,
 )
-from stillbox.untrusted import open_untrusted, read_untrusted
+from stillbox.system import remove_unheld, try_lock
+from stillbox.untrusted import read_untrusted
 
 BROKEN = ".broken"
 """Suffix of the copy of a gzip file that breaks off."""
@@ -100,10 +101,9 @@ def _named(new: Path, target: Path) -> Path:
 def _remove_leftovers(folder: Path) -> None:
     """Removes old copies without a lock, left by processes that were killed."""
     for leftover in folder.glob(f"{_NEW}*"):
-        with suppress(OSError, UserError), open_untrusted(leftover, most=None) as file:
-            old = time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS
-            if old and try_lock(file.fileno()):
-                leftover.unlink()
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+                remove_unheld(leftover)
 
 
 @contextmanager

@@ -289,6 +289,6 @@ class Report:
                 self._step = newest
                 path = f"{self._place}/{CHECKPOINTS}/{newest}"
                 text = json.dumps({"step": newest, "path": path})
-                Path(folder, "checkpoint.json").write_text(text)
+                Path(folder, "checkpoint.json").write_text(text, encoding="ascii")
                 checkpoint = Checkpoint.from_directory(folder)
             report({"step": newest, **metrics}, checkpoint=checkpoint)

@@ -7,7 +7,6 @@ servers.
 
 import asyncio
 import math
-import resource
 import signal
 import socket
 import ssl
@@ -17,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import h11
@@ -28,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from stillbox.serving.bodies import AsciiJson, http_error
 from stillbox.serving.middleware import HEALTH_PATHS
 from stillbox.serving.turns import PacedConnection, PacedFlow, Turn, Turns
+from stillbox.system import TERMINAL_CLOSED, open_files_left
 
 # Connections that the socket keeps until they are accepted, and those accepted in a round of the
 # event loop. The limit counts a connection three rounds later: all that come meanwhile have spare
@@ -58,11 +57,9 @@ class ConnectionLimits:
     @classmethod
     def of_process(cls, seconds: float) -> "ConnectionLimits":
         """Returns limits that leave some descriptors of the process for files."""
-        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if allowed == resource.RLIM_INFINITY:
-            return cls(seconds=seconds, most=_MOST)
-        free = allowed - len(list(Path("/dev/fd").iterdir())) - _SPARE_DESCRIPTORS
-        return cls(seconds=seconds, most=min(max(free, 2), _MOST))
+        left = open_files_left()
+        most = _MOST if left is None else min(max(left - _SPARE_DESCRIPTORS, 2), _MOST)
+        return cls(seconds=seconds, most=most)
 
 
 class Connection(H11Protocol):
@@ -313,8 +310,8 @@ class Server(uvicorn.Server):
         """Handles SIGHUP, unless ignored as under nohup, like SIGTERM; uvicorn has the others."""
         with super().capture_signals():
             main = threading.current_thread() is threading.main_thread()
-            if main and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                signal.signal(signal.SIGHUP, lambda *_: self.handle_exit(signal.SIGTERM, None))
+            if main and signal.getsignal(TERMINAL_CLOSED) != signal.SIG_IGN:
+                signal.signal(TERMINAL_CLOSED, lambda *_: self.handle_exit(signal.SIGTERM, None))
             yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

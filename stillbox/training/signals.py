@@ -4,17 +4,17 @@ import math
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import FileIO
 from types import FrameType
 
 from stillbox.devices.compiling import end_process
+from stillbox.system import STOP_SIGNALS, TERMINAL_CLOSED
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Seconds in which a handler's exception ends the main thread.
 _AT_ONCE = 1.0
 
@@ -45,14 +45,14 @@ class StopRequest:
     def __init__(self, grace: float | None = None) -> None:
         self.signal: signal.Signals | None = None
         self._doing, self._grace = "", grace
-        self._wakeup = -1
+        self._wakeup: socket.socket | None = None
 
     def __enter__(self) -> "StopRequest":
         self._previous = {}
         # Only the main thread may set handlers; elsewhere (a notebook, a test) there is no request.
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            for number in STOP_SIGNALS:
+                if number != TERMINAL_CLOSED or signal.getsignal(number) != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._note)
             if self._grace is not None:
                 self._watch(self._grace)
@@ -61,16 +61,17 @@ class StopRequest:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._wakeup >= 0:
+        if self._wakeup is not None:
             signal.set_wakeup_fd(-1)
-            os.close(self._wakeup)
-            self._wakeup = -1
+            self._wakeup.close()
+            self._wakeup = None
 
     def _watch(self, grace: float) -> None:
         """Starts a thread that receives signals even if the main thread is blocked."""
-        numbers, self._wakeup = os.pipe()
-        os.set_blocking(self._wakeup, False)
-        signal.set_wakeup_fd(self._wakeup)
+        # Not a pipe: Windows waits for sockets alone.
+        numbers, self._wakeup = socket.socketpair()
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno())
         threading.Thread(target=_end_after, args=(numbers, grace), daemon=True).start()
 
     @contextmanager
@@ -94,19 +95,19 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number == signal.SIGHUP:
+        if number == TERMINAL_CLOSED:
             _forget_closed_terminal()
         self.signal = signal.Signals(number)
         self._raise_if_asked()
 
 
-def _end_after(numbers: int, grace: float) -> None:
-    """Ends the process some seconds after a signal, unless a pipe of their numbers is closed."""
-    with os.fdopen(numbers, "rb", 0) as pipe:
-        number = _next_signal(pipe)
-        again = _next_signal(pipe, grace) if number else 0
+def _end_after(numbers: socket.socket, grace: float) -> None:
+    """Ends the process some seconds after a signal, unless the other end is closed."""
+    with numbers:
+        number = _next_signal(numbers)
+        again = _next_signal(numbers, grace) if number else 0
         # After a second signal the exception of a handler may end the main thread.
-        if again == 0 or (again and _next_signal(pipe, _AT_ONCE) == 0):
+        if again == 0 or (again and _next_signal(numbers, _AT_ONCE) == 0):
             return
     _forget_closed_terminal()
     name = signal.Signals(number or 0).name
@@ -114,13 +115,13 @@ def _end_after(numbers: int, grace: float) -> None:
     end_process(128 + (number or 0))
 
 
-def _next_signal(pipe: FileIO, seconds: float = math.inf) -> int | None:
-    """Returns the number of the next stop signal; 0: the pipe is closed; None: none came."""
+def _next_signal(numbers: socket.socket, seconds: float = math.inf) -> int | None:
+    """Returns the number of the next stop signal; 0: the socket is closed; None: none came."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        if select.select([pipe], [], [], None if left == math.inf else left)[0]:
-            read = pipe.read(1)
-            if not read or read[0] in _SIGNALS:
+        if select.select([numbers], [], [], None if left == math.inf else left)[0]:
+            read = numbers.recv(1)
+            if not read or read[0] in STOP_SIGNALS:
                 return read[0] if read else 0
     return None
 

@@ -24,7 +24,7 @@ from stillbox.devices.process import (
 )
 from tests.checking.ahead_of_time.programs import needs_libtpu
 
-glibc = pytest.mark.skipif(not process._glibc(), reason="another C library")
+glibc = pytest.mark.skipif(not process.glibc_version(), reason="another C library")
 
 # Takes and frees 256 MiB twice, and counts the pages that came from the system the second time.
 PAGES = """
@@ -122,7 +122,7 @@ def restarts(monkeypatch, tmp_path):
     monkeypatch.delenv("GLIBC_TUNABLES")
     monkeypatch.setattr(process, "_PAGES", tmp_path / "enabled")
     process._PAGES.write_text("always [madvise] never\n")
-    monkeypatch.setattr(process, "_glibc", lambda: (2, 36))
+    monkeypatch.setattr(process, "glibc_version", lambda: (2, 36))
     commands = []
     monkeypatch.setattr(process.os, "execv", lambda path, words: commands.append(words))
     return commands
@@ -144,8 +144,8 @@ def test_the_same_command_is_started_once(restarts):
         lambda patch: process._PAGES.write_text("[always] madvise never"),
         lambda patch: process._PAGES.write_text("always madvise [never]"),
         lambda patch: process._PAGES.unlink(),
-        lambda patch: patch.setattr(process, "_glibc", lambda: ()),
-        lambda patch: patch.setattr(process, "_glibc", lambda: (2, 34)),
+        lambda patch: patch.setattr(process, "glibc_version", lambda: ()),
+        lambda patch: patch.setattr(process, "glibc_version", lambda: (2, 34)),
     ],
     ids=["arenas", "tunables", "always", "never", "no pages", "no glibc", "old glibc"],
 )
@@ -238,7 +238,7 @@ FOUR_ON_THIS_MACHINE = {
 def machine(monkeypatch):
     def machine(count, allowed, variables=()):
         monkeypatch.setattr(os, "cpu_count", lambda: count)
-        monkeypatch.setattr(process, "_allowed", lambda: allowed)
+        monkeypatch.setattr(process, "allowed_processors", lambda: allowed)
         for name, value in dict(variables).items():
             monkeypatch.setenv(name, value)
 

@@ -86,7 +86,9 @@ def test_without_room_a_file_says_what_it_needs_and_leaves_nothing(tmp_path):
 def test_a_lack_of_room_is_not_reported_for_a_disk_with_room(
     tmp_path, monkeypatch, free, names_left, says, number
 ):
-    disk = SimpleNamespace(f_bavail=free, f_frsize=4096, f_files=9, f_favail=names_left)
+    disk = SimpleNamespace(
+        f_bavail=free, f_bfree=free, f_blocks=10**7, f_frsize=4096, f_files=9, f_favail=names_left
+    )
     monkeypatch.setattr(os, "statvfs", lambda folder: disk)
     error = OSError(number, os.strerror(number))
     said = not_written(tmp_path / "a", error, "it needs 5 MiB", 5_000_000).what
@@ -124,7 +126,7 @@ from stillbox.records import files
 from stillbox.records.files import new_folder
 target, moment = Path(sys.argv[1]), sys.argv[2]
 if moment == "between":
-    files._exchange = lambda one, other: False  # as on other systems than Linux
+    files.exchange_names = lambda one, other: False  # as on other systems than Linux
     rename = Path.rename
     def halfway(self, other):
         if self.name.endswith("-partial"):
@@ -311,7 +313,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(tmp_path, monkeypatc
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("stillbox.records.files.fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with partial_folder(tmp_path / "out") as folder:
         (folder / "half").touch()
         write(tmp_path / "other")

@@ -23,6 +23,7 @@ from stillbox.extras import install_command
 from stillbox.jax_internals import topologies
 from stillbox.printing import count_text
 from stillbox.references import Parameter
+from stillbox.system import installed_memory
 
 _LOCAL = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
 
@@ -121,7 +122,7 @@ def _local_target(name: str) -> Target:
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     if limit is None:
         # Devices without a count of their own share the memory of the machine.
-        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / len(devices)
+        limit = installed_memory() / len(devices)
     return Target(name, tuple(devices), float(limit))
 
 

@@ -27,6 +27,7 @@ from stillbox.exporting.settings import ExportSettings, Format, Quantize
 from stillbox.exporting.verification import SURE
 from stillbox.extras import install_command
 from stillbox.references import Parameter
+from stillbox.system import LIMITS_PROCESSORS
 
 
 class Variant(NamedTuple):
@@ -284,7 +285,7 @@ class BenchmarkSettings:
             if not least <= value <= greatest:
                 fix = f"give a number from {least} to {greatest:,}"
                 raise UserError(f"{value} is out of range", where=name, fix=fix)
-        if self.threads not in (0, most) and not hasattr(os, "sched_setaffinity"):
+        if self.threads not in (0, most) and not LIMITS_PROCESSORS:
             problem = "this system does not limit the processors of a process"
             raise UserError(problem, where=Parameter("threads"), fix="leave it out")
         return replace(self, formats=check_variants(self.formats))

@@ -5,7 +5,6 @@ A runtime that ends its process does not end the table.
 
 import contextlib
 import gc
-import os
 import sys
 import tempfile
 import time
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +20,7 @@ import jax
 
 from stillbox.checkpoints.importer import load_weights
 from stillbox.checkpoints.trained import TrainedModel, load_trained
-from stillbox.devices.process import keep_freed_memory, peak_bytes, resident_bytes
+from stillbox.devices.process import keep_freed_memory
 from stillbox.errors import UserError
 from stillbox.evaluation.evaluator import ImageProgress
 from stillbox.evaluation.results import ImageResult
@@ -43,6 +41,7 @@ from stillbox.predicting.predictor import Predictor
 from stillbox.predicting.scoring import score_backend
 from stillbox.records.parallel import how_it_ended, start_process
 from stillbox.references import Command
+from stillbox.system import Connection, fewer_processors, peak_bytes, resident_bytes
 
 # Limits of the time and least number of the measured images: large detectors take a second for an
 # image.
@@ -160,7 +159,7 @@ class MeasureTask:
             version=_version(package),
             bytes=_size(backend, self.source),
             load_seconds=loading,
-            memory_bytes=None if before is None or peak is None else max(peak - before, 0),
+            memory_bytes=None if before is None else max(peak - before, 0),
             seconds=[whole for whole, _ in taken],
             resizing=[part for _, part in taken],
             scores=scores,
@@ -279,7 +278,7 @@ def run_apart(
     ours, theirs = Pipe()
     # Runtimes write to the streams of the process, past Python's.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log, ours:
-        with theirs, _fewer_processors(threads):
+        with theirs, fewer_processors(threads):
             process = start_process(__name__, theirs, log=log)
         try:
             with contextlib.suppress(EOFError, OSError):  # it has ended
@@ -290,20 +289,6 @@ def run_apart(
         finally:
             process.kill()
             process.wait()
-
-
-@contextlib.contextmanager
-def _fewer_processors(threads: int) -> Iterator[None]:
-    """Lets processes that start in the block use so many processors; 0: all."""
-    if not threads or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:threads])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _received(connection: Connection, progress: ImageProgress) -> Measured | None:

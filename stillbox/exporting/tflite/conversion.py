@@ -6,11 +6,9 @@ size: source positions and weights of resizing are constants of the program
 (`inputs.interpolation`). No array is as large as the product of both sizes.
 """
 
-import platform
 import re
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +26,6 @@ from stillbox.references import Parameter
 
 INPUT, SIGNATURE = "images", "serving_default"
 """Of a converted model: its one signature, and the input of that."""
-# Of its wheels.
-_PLATFORMS = ("Linux", "x86_64"), ("Darwin", "arm64")
 _REFUSED = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
@@ -49,7 +45,7 @@ def convert(
     Raises:
         UserError: the converter is not installed, or TensorFlow Lite cannot hold the function.
     """
-    _require_converter()
+    import_extra("litert_converter", "tflite")
     lowered = jax.jit(function).trace(argument).lower(lowering_platforms=("cpu",))
     outputs = [f"output_{index}" for index in range(len(lowered.out_info))]
     program = lowered.compiler_ir("stablehlo").operation
@@ -61,15 +57,6 @@ def convert(
         problem = f"TensorFlow Lite cannot hold this model: {_reason(error)}"
         fix = f"use another format, such as {Parameter('format', 'onnx')}"
         raise UserError(problem, where=Parameter("format", "tflite"), fix=fix) from error
-
-
-def _require_converter() -> None:
-    system, machine = platform.system(), platform.machine()
-    if find_spec("litert_converter") is None and (system, machine) not in _PLATFORMS:
-        problem = f"there is no litert-converter for {system} on {machine}"
-        fix = "export under Linux on x86-64 or macOS on arm64; the file runs here"
-        raise UserError(problem, where=Parameter("format", "tflite"), fix=fix)
-    import_extra("litert_converter", "tflite")
 
 
 def _flatbuffer(program: str, name: str, outputs: Sequence[str]) -> bytes:
