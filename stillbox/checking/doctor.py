@@ -1,4 +1,4 @@
-"""Reports what this machine has, version pairs that fail, and files that changed on disk.
+"""Reports what this machine has and lacks, version pairs that fail, and files that changed on disk.
 
 The files of model directories and exports are compared with the checksums in their manifests.
 """
@@ -16,6 +16,7 @@ import jax
 
 from stillbox import __version__
 from stillbox.checking.accelerators import idle_accelerators, plugins_heard
+from stillbox.checking.installed import extra_lines, weight_lines
 from stillbox.checkpoints import checkpoint
 from stillbox.checkpoints.checkpoint import Checkpoint
 from stillbox.checkpoints.files import Checksums, list_folder, read_manifest
@@ -27,6 +28,7 @@ from stillbox.evaluation.history import HISTORY, read_history
 from stillbox.exporting import manifest as export
 from stillbox.exporting.manifest import Manifest
 from stillbox.printing import count_text, printable_line, size_text
+from stillbox.system import installed_memory
 
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "numpy", "opencv-python-headless", "hotcoco"),
@@ -53,22 +55,23 @@ def examine() -> Examination:
     """Examines this machine. Starts the accelerator, changes nothing."""
     versions = {name: version for name in _PACKAGES if (version := _version(name))}
     problems = bad_pairs(versions)
-    if not (3, 11) <= sys.version_info < (3, 14):
+    if not (3, 11) <= sys.version_info < (3, 15):
         version = platform.python_version()
-        problems.append(f"Python {version} is not supported: use 3.11, 3.12 or 3.13")
+        problems.append(f"Python {version} is not supported: use one from 3.11 to 3.14")
     devices, faults = _devices()
     problems += faults
     folder = compilation_cache_folder()
     if folder.is_dir() and (fault := fault_of_folder(folder)):
         problems.append(f"{folder}: {fault}: remove it; no compiled program is kept there")
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     lines = [
         f"stillbox {__version__}, Python {platform.python_version()}, {platform.platform()}",
         *(f"  {name} {version}" for name, version in versions.items()),
         f"devices: {devices}",
         f"processors: {os.cpu_count()}",
-        f"memory: {size_text(pages * size)} on the host",
+        f"memory: {size_text(installed_memory())} on the host",
         f"compiled programs are kept in {folder}",
+        *extra_lines(),
+        *weight_lines(),
     ]
     return Examination(lines, problems)
 

@@ -68,6 +68,17 @@ def run_process(place: ProcessInfo, run: Callable[[], int]) -> int:
     return code
 
 
+_FIRST_HOUR = """stillbox trains, evaluates, exports and serves object detectors. A first hour:
+
+  stillbox train --data FOLDER --model-dir RUN    train on images with labels
+  stillbox evaluate RUN                           score the model in a report
+  stillbox predict RUN IMAGES                     detect objects
+  stillbox export RUN --format onnx               write it for other runtimes
+  stillbox serve RUN                              serve it over HTTP
+
+`stillbox --help` lists all verbs, `stillbox VERB --help` what a verb takes, and
+`stillbox doctor` what this machine has.
+"""
 # Objects that are made between two collections of reference cycles; by default 700 or 2,000.
 _NEW_OBJECTS = 100_000
 # Exit codes of SIGHUP, Ctrl-C and SIGTERM.
@@ -148,6 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     silence_libtpu()
     keep_fusions_whole()
     words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        sys.stdout.write(_FIRST_HOUR)
+        return 0
     for word in words:
         name_buckets(word)
     verb = next((word for word in words if not word.startswith("-")), None)

@@ -70,7 +70,7 @@ _OWN = {
     "recipes": ("weights", "list the recipes with input, size, score and memory"),
     "config": ("checks", "print the resolved experiment as YAML"),
     "weights": ("weights", "get pretrained weights; write weights for other programs"),
-    "doctor": ("checks", "show versions, devices and memory"),
+    "doctor": ("checks", "show versions, devices, extras and weights"),
     "completion": ("completion", "print a script that completes words for bash, zsh or fish"),
 }
 register(*(Verb(name, f"stillbox.cli.{module}", about) for name, (module, about) in _OWN.items()))

@@ -3,14 +3,17 @@
 import logging
 import re
 import shutil
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from stillbox.checking import accelerators, doctor
+from stillbox.checking import accelerators, doctor, installed
 from stillbox.checking.accelerators import idle_accelerators
 from stillbox.checking.doctor import Examination, bad_pairs, examine
 from stillbox.cli.main import main
+from stillbox.experiment.known_weights import known_weights
 from stillbox.exporting.manifest import MANIFEST, Manifest
 from stillbox.exporting.settings import ExportSettings
 from tests.checkpoints.detectors import age, reseal
@@ -59,6 +62,33 @@ def test_the_memory_of_accelerators_is_reported(monkeypatch):
     )
     monkeypatch.setattr(doctor.jax, "devices", lambda: [card, card])
     assert "devices: 2 x gpu (H200), 100.00 GiB each" in examine().lines
+
+
+def test_extras_and_weights_are_there_or_say_what_they_would_give(monkeypatch, tmp_path):
+    monkeypatch.setattr(installed, "find_spec", lambda module: module in ("onnxruntime",) or None)
+    monkeypatch.setattr(installed, "homes", lambda module: "Python 3.13" * (module == "tensorflow"))
+    lines = list(installed.extra_lines())
+    assert lines[0] == "extras: onnx"
+    assert "[NAME]" in lines[1]
+    absent = {line.split()[0]: line for line in lines[2:]}
+    assert set(absent) == set(installed._EXTRAS) - {"onnx"}
+    assert [name for name, line in absent.items() if "Python 3.13" in line] == ["tf"]
+    monkeypatch.setattr(
+        installed, "find_weights", lambda name: tmp_path if name == "efficientnet_lite0" else None
+    )
+    here, how, *others = installed.weight_lines()
+    assert here == "weights: efficientnet_lite0"
+    assert "stillbox weights get NAME" in how
+    assert sum(line.startswith("  ") for line in others) == len(others)
+    text = "\n".join(others)
+    assert all(f"  {name}: " in text for name in set(known_weights()) - {"efficientnet_lite0"})
+
+
+def test_the_extras_are_those_of_the_package(monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    of_developers = {"all", "audit", "dev", "proof", "saved_model", "site"}
+    named = set(project["project"]["optional-dependencies"]) - of_developers
+    assert set(installed._EXTRAS) == named
 
 
 @pytest.fixture
@@ -149,8 +179,8 @@ def test_the_causes_that_jax_logs_are_heard_and_end_in_the_report(machine, monke
 
 
 def test_an_unsupported_python_is_a_problem(monkeypatch):
-    monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
-    assert any("use 3.11, 3.12 or 3.13" in line for line in examine().problems)
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 15, 0))
+    assert any("3.11 to 3.14" in line for line in examine().problems)
 
 
 @pytest.fixture

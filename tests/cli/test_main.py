@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,8 +29,17 @@ def test_a_wrong_or_missing_verb_leads_to_the_verbs(refused, stillbox):
     message = refused("trian", "demo_scenes")
     assert message.startswith("stillbox: there is no verb 'trian'\n  fix: did you mean 'train'")
     assert f"valid here: {', '.join(sorted(verb.name for verb in listed()))}" in refused("xyzzy")
-    _, err = stillbox().ended(2)
+    _, err = stillbox("--").ended(2)
     assert err.startswith("stillbox: VERB is missing\n  fix: give one of data, check, ")
+
+
+def test_a_bare_command_shows_a_first_hour_and_where_the_rest_is(stillbox):
+    code, out, err = stillbox()
+    assert (code, err) == (0, "")
+    verbs = re.findall(r"^  stillbox (\w+)", out, re.MULTILINE)
+    assert verbs == ["train", "evaluate", "predict", "export", "serve"]
+    assert "stillbox --help" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("words", "message"), [
