@@ -103,8 +103,10 @@ def resize_images(images: jax.Array, resizer: schema.Resizer, kind: ImageKind = 
         images = jnp.rint(images).astype(jnp.uint8) if whole else images
         for axis in (2, 1):
             places, shares = antialias_taps(images.shape[axis], new_size[axis - 1])
-            resize = _antialiased if whole else _weighted
-            images = resize(images, axis, (places, shares))
+            if whole:
+                images = _antialiased(images, axis, (places, shares))
+            else:
+                images = _weighted(images, axis, (places, shares.astype(np.float32)))
     elif resizer.method is not None and new_size != size:
         for axis in (1, 2):
             taps = TAPS[resizer.method](size[axis - 1], new_size[axis - 1], resizer.align_corners)
