@@ -129,6 +129,7 @@ class Dataset:
         self.num_epochs, self.cache, self.tiles = num_epochs, cache, tiles
         self._crowds, self._recent = crowds, recent
         self.factors, self.kind = factors, kind
+        self._ends = None if factors is None else np.cumsum(factors)
         self._keeps = cache is not None or recent is not None
 
     def __len__(self) -> int:
@@ -195,13 +196,13 @@ class Dataset:
         return StoredSample(**vars(self._prepare(example, _NO_PIXELS)), stored=stored)
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded sample, each as likely; None if 15 draws gave no usable one.
+        """Returns a decoded sample, as likely as its factor; None if 15 draws gave no usable one.
 
         Raises:
             UserError: see `load`.
         """
         for _ in range(_DRAWS):
-            index = int(rng.random() * len(self))
+            index = self._index_at(rng.random())
             sample = self.open(index)
             if sample is None or (with_boxes and not len(sample.boxes)):
                 continue
@@ -210,6 +211,12 @@ class Dataset:
             except ImageError as error:
                 self.reject(index, error)
         return None
+
+    def _index_at(self, share: float) -> int:
+        """Returns the sample at a share in `[0, 1)` of all samples, each as long as its factor."""
+        if self._ends is None:
+            return int(share * len(self))
+        return int(np.searchsorted(self._ends, int(share * self._ends[-1]), side="right"))
 
     def _decode(self, record: int, example: Example) -> Sample | None:
         try:

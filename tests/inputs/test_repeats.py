@@ -74,6 +74,18 @@ def test_copies_are_augmented_apart(data):
     assert flips[1] and flips[2]
 
 
+def test_other_images_are_drawn_in_the_same_proportion(data, tmp_path):
+    rng = np.random.default_rng(0)
+    drawn = [int((data.draw(rng).class_ids == 2).any()) for _ in range(1100)]
+    # 2 of 11 parts, and four standard deviations of sqrt(1100 * 2 / 11 * 9 / 11).
+    assert abs(sum(drawn) - 200) < 52
+    plain = dataset(tmp_path, examples())
+    assert [plain._index_at(share) for share in (0.0, 0.39, 0.999)] == [0, 3, 9]
+    # The fourth has two parts of eleven.
+    shares = [part / 11 + 0.01 for part in range(11)]
+    assert [data._index_at(share) for share in shares] == [0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_a_resumed_run_any_threads_and_any_processes_see_the_same(data, tmp_path):
     whole = list(islice(loader(data).iterate(), 7))
     assert same(whole[3:], loader(data, workers=3).iterate(3, 7))

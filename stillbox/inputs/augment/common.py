@@ -21,7 +21,7 @@ class Partners(Protocol):
     """The records that an image can be combined with."""
 
     def draw(self, rng: Generator, *, with_boxes: bool = False) -> Sample | None:
-        """Returns a decoded record, each as likely; None if no usable one was found."""
+        """Returns a decoded record; None if no usable one was found."""
 
 
 def uniform(rng: Generator, low: float, high: float) -> float:

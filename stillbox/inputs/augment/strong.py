@@ -1,8 +1,8 @@
 """Strong augmentations: random affine maps, large-scale jitter, mosaic and mixup.
 
 All have the geometry of mmdet. Large-scale jitter is arXiv:2012.07177, mosaic arXiv:2004.10934,
-mixup arXiv:1710.09412. The records that mosaic and mixup add are drawn from the whole set, each as
-likely, with the numbers of the image. They come as they are stored: earlier augmentations in the
+mixup arXiv:1710.09412. The records that mosaic and mixup add are drawn from the whole set with the
+numbers of the image. They come as they are stored: earlier augmentations in the
 list do not change them.
 
 Sources: mmdet `RandomAffine`, `Mosaic` and `MixUp` (`mmdet/datasets/transforms/transforms.py`);
