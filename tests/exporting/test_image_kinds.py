@@ -80,11 +80,11 @@ def test_a_predictor_reads_files_as_the_model_takes_them(tmp_path):
     exported(DEEP, tmp_path / "export", format="stablehlo", platforms=("cpu",), any_size=True)
     values = np.random.default_rng(0).integers(0, 65536, (70, 90)).astype(np.uint16)
     predictor = stillbox.load(tmp_path / "export")
-    found = predictor.predict(values, **EVERY_DETECTION)
+    detections = predictor.predict(values, **EVERY_DETECTION)
     same = predictor.predict(values[..., None], **EVERY_DETECTION)
-    assert found.image.shape == (70, 90, 3)
-    assert np.array_equal(found.image[..., 0], (values / 257).astype(np.uint8))
-    assert np.array_equal(found.boxes, same.boxes)
+    assert detections.image.shape == (70, 90, 3)
+    assert np.array_equal(detections.image[..., 0], (values / 257).astype(np.uint8))
+    assert np.array_equal(detections.boxes, same.boxes)
 
 
 @pytest.mark.parametrize("input_type", ENCODED)
