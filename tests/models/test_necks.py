@@ -7,6 +7,8 @@ The pooling pyramid: maxima of 2x2 windows.
 The neck that does nothing.
 
 SSD's extra layers: widths, names, halved maps.
+
+The path aggregation network, with maps of one value.
 """
 
 from functools import partial
@@ -21,6 +23,7 @@ from stillbox.experiment import schema
 from stillbox.models.layers import SeparableConv2d
 from stillbox.models.necks.fpn import BiFpnNeck, FpnNeck, RetinaNetFpnNeck, upsample_to
 from stillbox.models.necks.nas_fpn import NasFpnNeck, Step, plan_cell
+from stillbox.models.necks.pan import PanNeck
 from stillbox.models.necks.ssd_layers import IdentityNeck, PpnNeck, SsdLayersNeck
 from tests.helpers import build_options, parts_of
 
@@ -529,3 +532,16 @@ def test_training_drops_by_the_key(fields):
     np.testing.assert_array_equal(run(jax.random.key(1), train=False), run(None, train=False))
     with pytest.raises(ValueError, match="dropout_key"):
         run(None, train=True)
+
+
+def test_sums_of_all_maps_go_down_and_up_again():
+    # Constant maps stay what they are when they are doubled and halved.
+    config = schema.Pan(conv=_CONV, depth=1, min_level=3, max_level=5)
+    neck = PanNeck(config, (1, 1, 1), build_options())
+    for level in (3, 4, 5):
+        parts_of(neck)[f"lateral_{level}"].kernel[...] = jnp.ones((1, 1, 1, 1))
+    maps = neck(_TAPS, train=True)
+    # Down: 100, 10 + 100, 1 + 110. Up: 111, 110 + 111, 100 + 221.
+    for feature_map, tap, value in zip(maps, _TAPS, (111, 221, 321), strict=True):
+        np.testing.assert_array_equal(feature_map, np.full(tap.shape, value, np.float32))
+    assert neck.channels == (1, 1, 1)

@@ -34,8 +34,10 @@ def tfjs(
     """Returns the files of a graph model by name: `model.json` and shards of equal sizes."""
     weights, data = [], b""
     for name, array in constants.items():
-        values, quantization = _quantized(array, stored)
-        weight = {"name": name, "shape": list(array.shape), "dtype": "float32"}
+        counts = array.dtype == np.int32
+        values, quantization = (array, {}) if counts else _quantized(array, stored)
+        dtype = "int32" if counts else "float32"
+        weight: dict[str, object] = {"name": name, "shape": list(array.shape), "dtype": dtype}
         weights.append({**weight, **quantization})
         data += values.tobytes()
     size = -(-len(data) // shards)

@@ -14,7 +14,13 @@ from stillbox.models import build  # noqa: F401 - registers the parts
 from stillbox.models.backbones import resnet_v1
 from stillbox.models.layers import Conv2d
 from stillbox.models.layers.masking import masked_padding, mean_of_map
-from stillbox.models.layers.resampling import average_pool, max_pool, max_pool_with_zeros
+from stillbox.models.layers.resampling import (
+    average_pool,
+    double,
+    halve,
+    max_pool,
+    max_pool_with_zeros,
+)
 from tests.helpers import build_options
 
 CANVAS = (48, 64)
@@ -172,3 +178,13 @@ def test_maps_without_padding_are_refused():
     with masked_padding(jnp.array([[30, 30]]), CANVAS), pytest.raises(UserError) as error:
         max_pool(x, 3, 1)
     assert "46 x 62" in str(error.value)
+
+
+@pytest.mark.parametrize(("resize", "stride"), [(double, 1), (halve, 4)])
+def test_interpolation_repeats_the_edge_of_each_image(resize, stride):
+    canvas, images = _canvas(channels=1, stride=2)
+    with masked_padding(jnp.asarray(SIZES), CANVAS):
+        together = resize(canvas)
+    for row, image in enumerate(images):
+        own = _cut(together, row, stride)
+        np.testing.assert_array_equal(own, resize(image)[:, : own.shape[1], : own.shape[2]])

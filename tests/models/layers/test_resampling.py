@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from stillbox.experiment import schema
+from stillbox.lowering import lowering_for_tflite
 from stillbox.models.layers.lowering import pooling, primitives
 from stillbox.models.layers.lowering.pooling import max_pool, sum_pool
+from stillbox.models.layers.resampling import double, halve
 from stillbox.models.layers.stochastic import drop_block, drop_connect, fold_key
 from tests.helpers import at_once
 
@@ -174,3 +176,31 @@ def test_a_missing_key_is_an_error():
         with pytest.raises(ValueError, match="dropout_key"):
             function(jnp.ones((1, 1, 1, 1)), option, None)
     assert fold_key(None, 3) is None
+
+
+def test_bilinear_resizing_by_hand():
+    # Centres at 1/4, 3/4, 5/4 and 7/4 of a pixel; what is beyond an edge is the pixel at it.
+    x = jnp.array([0.0, 4.0]).reshape(1, 1, 2, 1)
+    np.testing.assert_array_equal(double(x).reshape(2, 4), [[0, 1, 3, 4]] * 2)
+    # Means of four; of the last of an odd number, with itself.
+    y = jnp.arange(12.0).reshape(1, 4, 3, 1)
+    np.testing.assert_array_equal(halve(y).reshape(2, 2), [[2, 3.5], [8, 9.5]])
+
+
+@pytest.mark.parametrize("resize", [double, halve])
+def test_bilinear_resizing_is_that_of_jax(resize):
+    x = np.random.default_rng(4).normal(size=(2, 6, 8, 3)).astype(np.float32)
+    ours = resize(jnp.asarray(x))
+    theirs = jax.image.resize(x, ours.shape, "linear", antialias=False)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [7, 8])
+def test_repeated_edges_are_never_a_maximum(side):
+    x = np.random.default_rng(5).normal(size=(1, side, side, 2)).astype(np.float32)
+    pool = partial(max_pool, size=3, stride=2, padding="symmetric")
+    with lowering_for_tflite():
+        text = str(jax.make_jaxpr(pool)(x))
+        repeated = pool(x)
+    assert "padding=((0, 0), (0, 0), (0, 0), (0, 0))" in text
+    np.testing.assert_array_equal(repeated, pool(x))
