@@ -26,6 +26,7 @@ NANO, SMALL, SSD, PYRAMID, LARGE = (
     "ssd_mobilenet_v1_fpn_640x640",
     "ssd_resnet50_v1_fpn_640x640",
 )
+RECIPES = (NANO, SMALL, SSD, PYRAMID, LARGE)
 
 
 @dataclass(frozen=True)

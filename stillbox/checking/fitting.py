@@ -118,14 +118,14 @@ class Fitting:
         """
         weights = self._weights()
         scaled = with_batch(self.read.experiment, self._batch())
-        read = read_config(scaled, self.overrides)
+        read = read_config(scaled, merged(weights, self.overrides))
         if steps is None and epochs is None and "train.steps" not in self.overrides:
             length = choose_epochs(self.stats, read.experiment.train.batch_size)
             if not is_timed:
                 self.say(f"{count_text(int(length.value), 'epoch')}: {length.reason}")
             epochs = float(length.value)
         measured = set_length(read, self.overrides, steps=steps, epochs=epochs).experiment
-        last = {**weights, **self._last(measured)}
+        last = self._last(measured)
         return set_length(read_config(measured, merged(last, self.overrides)))
 
     def _weights(self) -> Changes:

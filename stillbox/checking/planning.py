@@ -6,10 +6,8 @@ from pathlib import Path
 
 from stillbox.checking.candidates import (
     BATCH,
-    LARGE,
-    PYRAMID,
+    RECIPES,
     SMALL,
-    SSD,
     Time,
     candidates,
     choose,
@@ -29,7 +27,8 @@ from stillbox.checking.planning_records import (
 )
 from stillbox.checking.planning_weights import (
     has_weights,
-    recipe_for_weights,
+    network_of_model,
+    recipes_for_weights,
     weights_of,
 )
 from stillbox.checkpoints.checkpoint import EXPERIMENT
@@ -146,20 +145,28 @@ def _network(
     stats: DatasetStats, time: Time, overrides: Changes, say: Callable[[str], None]
 ) -> tuple[str, Changes]:
     """Returns a recipe and its changes for a data set, and says why."""
-    among = candidates(stats, time, has_weights=has_weights)
+    trained = network_of_model(overrides)
+    if trained is not None:
+        say(f"recipe {trained[0]}: the model {overrides[CHECKPOINT]} is of it")
+        return trained
+    fitting = recipes_for_weights(overrides, say)
+    among = candidates(
+        stats, time, has_weights=lambda recipe: recipe in (fitting or ()) or has_weights(recipe)
+    )
     if any(path.startswith(_INPUT_FIELDS) for path in overrides):
         among = recipes_alone(among)
+    if fitting is not None:
+        say(f"recipe {fitting[0]}: the weights {overrides[CHECKPOINT]} are for it")
+        among = [candidate for candidate in among if candidate.recipe in fitting]
+        if not among:
+            return fitting[0], NO_CHANGES
     chosen = choose(among)
-    recipe = recipe_for_weights(chosen.recipe, overrides)
-    if recipe != chosen.recipe:
-        say(f"recipe {recipe}: the weights {overrides[CHECKPOINT]} are for it")
-        return recipe, NO_CHANGES
     say(f"candidates at {time.speed / 1e9:,.0f} GFLOP/s of training, as measured:")
     for candidate in among:
         mark = "->" if candidate is chosen else "  "
         say(f"{mark} {candidate.describe()}")
-    say(f"recipe {recipe}: {reason(chosen, among)}")
-    return recipe, chosen.changes
+    say(f"recipe {chosen.recipe}: {reason(chosen, among)}")
+    return chosen.recipe, chosen.changes
 
 
 def _given_steps(overrides: Changes) -> int | None:
@@ -297,7 +304,7 @@ def _refuse_other_model(
 def _refuse_misspelt(written: tuple[Reading, str] | None, overrides: Changes) -> None:
     """Applies overrides to what is written, or else to recipes until one has their fields."""
     row, faults = weights_of(overrides), []
-    recipes = (SMALL, SSD, PYRAMID, LARGE, *(row.recipes if row else ()))
+    recipes = (*RECIPES, *(row.recipes if row else ()))
     for candidate in (written,) if written else map(read_written, recipes):
         try:
             overridden(*candidate, overrides)

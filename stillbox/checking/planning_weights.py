@@ -3,35 +3,122 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from stillbox.checking.candidates import SMALL
-from stillbox.checkpoints.pretrained import find_weights
+from stillbox.checking.candidates import RECIPES, SMALL
+from stillbox.checking.fitted_limits import is_fitted
+from stillbox.checkpoints.importer import ImportOptions, read_weights
+from stillbox.checkpoints.packed import find_model
+from stillbox.checkpoints.pretrained import find_weights, resolve_weights
+from stillbox.checkpoints.weights_file import MissingWeightsError
+from stillbox.devices.announcing import announcing
 from stillbox.errors import UserError
 from stillbox.experiment.known_weights import KnownWeights, known_weights
-from stillbox.experiment.resolve import read_config
+from stillbox.experiment.resolve import is_recipe, read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import Changes
+from stillbox.experiment.values import differences
+from stillbox.models.build import abstract_detector
 
 # Measured: docs/training.md.
 _GAIN = "after 520 steps on BCCD, ImageNet weights had AP .544, random ones .392"
 
+# Recipes that a file of weights is compared with.
+_TRIED = (
+    *RECIPES,
+    "ssdlite_mobilenet_v2_coco",
+    "ssd_mobilenet_v2_fpnlite_320x320",
+    "ssd_resnet34",
+    "retinanet",
+    "faster_rcnn_resnet50_v1_640x640",
+    "efficientdet_d0_512x512",
+)
+# Shares of the arrays of a detector: of its recipe for certain, and of no recipe at all.
+_ENOUGH, _LEAST = 0.95, 0.5
 
-def recipe_for_weights(chosen: str, overrides: Changes) -> str:
-    """Returns a recipe that takes the known weights of the overrides, the chosen one if it does.
+
+def network_of_model(overrides: Changes) -> tuple[str, Changes] | None:
+    """Returns recipe and network of a trained model that overrides name as first weights.
+
+    None: they name none.
 
     Raises:
-        UserError: no recipe takes them.
+        UserError: the model is damaged, or was trained by a config that is no recipe.
     """
+    path = str(overrides.get(CHECKPOINT) or "")
+    if not path or weights_of(overrides) is not None:
+        return None
+    stored = find_model(resolve_weights(path))
+    if stored is None:
+        return None
+    experiment = stored.read_experiment()
+    if not is_recipe(experiment.name):
+        problem = f"the model was trained by a config of its own, {experiment.name}"
+        raise UserError(problem, where=path, fix="give its experiment.yaml as the config too")
+    changes = differences(read_config(experiment.name).experiment.model, experiment.model)
+    return experiment.name, {
+        f"model.{field}": value
+        for field, _, value in changes
+        if field != "num_classes"
+        and not field.endswith("batch_norm.decay")
+        and not is_fitted(field)
+    }
+
+
+def recipes_for_weights(overrides: Changes, say: Callable[[str], None]) -> tuple[str, ...] | None:
+    """Returns the recipes that take the weights of the overrides, the likeliest first.
+
+    Those of a file are found by its arrays. None: overrides name no weights.
+
+    Raises:
+        UserError: the weights are not there, or no recipe takes them.
+    """
+    checkpoint = str(overrides.get(CHECKPOINT) or "")
+    if not checkpoint:
+        return None
     row = weights_of(overrides)
-    if row is None or chosen in row.recipes:
-        return chosen
-    if row.fits(read_config(chosen).experiment.model):
-        return chosen
-    if not row.recipes:
+    if row is None:
+        return _recipes_for_file(checkpoint, say)
+    recipes = {recipe: None for recipe in RECIPES if row.fits(read_config(recipe).experiment.model)}
+    recipes |= dict.fromkeys(row.recipes)
+    if not recipes:
         problem = f"no recipe takes the weights {row.name}"
         fix = "give the pipeline.config of their archive as the config"
         raise UserError(problem, where=CHECKPOINT, fix=fix)
-    return row.recipes[0]
+    return tuple(recipes)
+
+
+def _recipes_for_file(path: str, say: Callable[[str], None]) -> tuple[str, ...]:
+    """Returns the recipe that takes the most arrays of a file, if it takes half of its own."""
+    shares: dict[str, float] = {}
+    with announcing(lambda: f"looking for the recipe that {path} fits"):
+        for recipe in _TRIED:
+            shares[recipe] = _loaded_share(read_config(recipe).experiment, path)
+            if shares[recipe] > _ENOUGH:
+                return (recipe,)
+    best = max(shares, key=shares.__getitem__)
+    if shares[best] < _LEAST:
+        raise UserError(
+            f"no recipe takes these weights: the nearest, {best}, finds {shares[best]:.0%} of its "
+            "arrays in them",
+            where=path,
+            fix="give the config of their model",
+        )
+    say(f"{best} finds {shares[best]:.0%} of its arrays in {path}")
+    return (best,)
+
+
+def _loaded_share(experiment: Experiment, path: str) -> float:
+    """Returns the share of a detector's arrays, without its heads, that a file has."""
+    model, scope = experiment.model, experiment.train.fine_tune.scope
+    _, params, stats = abstract_detector(model, "float32")
+    options = ImportOptions(scope=scope, load_heads=False, min_loaded=0, for_training=True)
+    try:
+        report, _ = read_weights(params | stats, model, path, options)
+    except MissingWeightsError:
+        raise
+    except UserError:
+        return 0.0
+    return report.loaded_share
 
 
 def weights_of(overrides: Changes) -> KnownWeights | None:
@@ -43,6 +130,16 @@ def has_weights(recipe: str) -> bool:
     """Whether weights that the recipe starts from are installed or downloaded."""
     rows = [row for row in known_weights().values() if recipe in row.recipes]
     return any(find_weights(row.name) is not None for row in rows)
+
+
+def _serves(row: KnownWeights, experiment: Experiment) -> bool:
+    """Whether a recipe begins from weights by itself, with another backbone if they bring it."""
+    if row.fits(experiment.model):
+        return True
+    if row.scope != "classification" or experiment.name not in row.recipes:
+        return False
+    usual = read_config(experiment.name).experiment.model
+    return getattr(usual, "backbone", None) == getattr(experiment.model, "backbone", None)
 
 
 def given_weights(checkpoint: str, say: Callable[[str], None]) -> Changes:
@@ -58,8 +155,7 @@ def first_weights(experiment: Experiment, say: Callable[[str], None]) -> Changes
     if checkpoint and Path(checkpoint).exists():
         say(f"weights to start from: {checkpoint}")
         return {}
-    rows = known_weights().values()
-    fitting = [row for row in rows if row.fits(experiment.model)]
+    fitting = [row for row in known_weights().values() if _serves(row, experiment)]
     fitting.sort(key=lambda row: experiment.name not in row.recipes)
     for row in fitting:
         if find_weights(row.name) is not None:

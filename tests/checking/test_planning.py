@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from stillbox.checking import fitting, planning, planning_weights
-from stillbox.checking.candidates import SMALL
+from stillbox.checking.candidates import NANO, SMALL, SSD
 from stillbox.checking.dataset_stats import read_dataset_stats
 from stillbox.checking.fitting import choose_batch, choose_epochs
 from stillbox.checking.memory_verdict import Machine
 from stillbox.checking.planning import plan_resumed, plan_run
 from stillbox.checking.planning_records import refuse_other_source, write_source
-from stillbox.checking.planning_weights import recipe_for_weights
+from stillbox.checking.planning_weights import (
+    first_weights,
+    network_of_model,
+    recipes_for_weights,
+)
+from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli.overrides import changes_of
 from stillbox.errors import UserError
 from stillbox.experiment import rules
@@ -24,6 +29,7 @@ from stillbox.experiment.rules.missing import CHECKPOINT
 from stillbox.experiment.schema import Records
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.tiles import ImageTiles
+from stillbox.models.build import abstract_detector
 from stillbox.records.label_map import LabelMap
 from stillbox.records.source import ExampleSource
 from stillbox.records.tf_example import serialize_example
@@ -45,24 +51,70 @@ FREE = "train.fine_tune.checkpoint="
 @pytest.mark.parametrize(
     ("weights", "picked"),
     [
-        # What fits the recipe of the data leaves it, as do files and random weights.
+        ("nanodet_g_416_coco", NANO),
         ("efficientnet_lite0", SMALL),
-        ("", SMALL),
-        ("own.npz", SMALL),
+        ("mobilenet_v2_1.0_coco_tfjs", SMALL),
         ("ssdlite_mobilenet_v2_coco_tfjs", "ssdlite_mobilenet_v2_coco"),
         ("faster_rcnn_resnet101_coco", "faster_rcnn_resnet101_coco"),
         ("torchvision_resnet34", "ssd_resnet34"),
     ],
 )
 def test_the_recipe_is_one_that_takes_the_weights(weights, picked):
-    assert recipe_for_weights(SMALL, {"train.steps": 3, CHECKPOINT: weights}) == picked
-    assert recipe_for_weights(SMALL, {}) == SMALL
+    assert recipes_for_weights({"train.steps": 3, CHECKPOINT: weights}, print)[0] == picked
+
+
+@pytest.mark.parametrize("weights", [{}, {CHECKPOINT: ""}])
+def test_without_weights_every_recipe_is_possible(weights):
+    assert recipes_for_weights(weights, print) is None
 
 
 def test_weights_that_no_recipe_takes_are_refused_with_what_does():
     with refused("train.fine_tune.checkpoint", "ssd_inception_v2_coco") as error:
-        recipe_for_weights(SMALL, {CHECKPOINT: "ssd_inception_v2_coco"})
+        recipes_for_weights({CHECKPOINT: "ssd_inception_v2_coco"}, print)
     assert "pipeline.config" in str(error.value)
+
+
+@pytest.mark.parametrize("recipe", [SMALL, SSD])
+def test_the_recipe_of_a_file_is_found_by_its_arrays(recipe, tmp_path):
+    path = tmp_path / "weights.npz"
+    experiment = read_config(recipe, {"model.num_classes": 3}).experiment
+    _, params, stats = abstract_detector(experiment.model, "float32")
+    backbone = {name: a for name, a in (params | stats).items() if name.startswith("backbone")}
+    np.savez(path, **{name: np.zeros(a.shape, np.float32) for name, a in backbone.items()})
+    assert recipes_for_weights({CHECKPOINT: str(path)}, print) == (recipe,)
+
+
+def test_a_file_that_no_recipe_takes_is_refused(tmp_path):
+    np.savez(tmp_path / "weights.npz", **{"backbone.strange.kernel": np.zeros((3, 3, 3, 8))})
+    with refused("weights.npz", "no recipe takes these weights"):
+        recipes_for_weights({CHECKPOINT: str(tmp_path / "weights.npz")}, print)
+
+
+def test_a_trained_model_is_gone_on_with_as_it_is(trained):
+    overrides = {CHECKPOINT: str(trained)}
+    recipe, changes = network_of_model(overrides)
+    stored = ModelDirectory.open(trained).read_experiment()
+    assert recipe == stored.name
+    model = read_config(recipe, changes | {"model.num_classes": 3}).experiment.model
+    assert (model.resizer, model.backbone) == (stored.model.resizer, stored.model.backbone)
+    assert network_of_model({CHECKPOINT: "efficientnet_lite0"}) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "backbone"),
+    [
+        (("efficientnet_lite0",), None),
+        (("efficientnet_lite0", "mobilenet_v2_1.0_coco_tfjs"), "mobilenet_v2"),
+    ],
+)
+def test_weights_of_a_detector_are_ahead_of_a_classifiers(there, backbone, monkeypatch):
+    monkeypatch.setattr(
+        planning_weights, "find_weights", lambda name: Path(name) if name in there else None
+    )
+    changes = first_weights(read_config(SMALL).experiment, print)
+    assert changes.get("model.backbone.kind") == backbone
+    other = read_config(SMALL, {"model.backbone.kind": "mobilenet_v1"}).experiment
+    assert "model.backbone.kind" not in first_weights(other, print)
 
 
 @pytest.fixture
@@ -128,15 +180,15 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "scope"),
+    ("recipe", "given", "said", "scope"),
     [
-        ("", "random ones, as given", ""),
-        ("mine.npz", "mine.npz, as given", ""),
-        ("ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as given", "detection"),
+        (None, "", "random ones, as given", ""),
+        (SMALL, "mine.npz", "mine.npz, as given", ""),
+        (None, "ssd_mobilenet_v1_coco", "ssd_mobilenet_v1_coco, as given", "detection"),
     ],
 )
-def test_weights_that_are_given_are_those_that_are_said(plan, given, said, scope):
-    experiment, lines = plan(overrides=changes_of([f"train.fine_tune.checkpoint={given}"]))
+def test_weights_that_are_given_are_those_that_are_said(plan, recipe, given, said, scope):
+    experiment, lines = plan(recipe, overrides=changes_of([f"train.fine_tune.checkpoint={given}"]))
     assert experiment.train.fine_tune.checkpoint == given
     assert f"weights to start from: {said}" in lines
     assert "warning: random weights" not in lines
