@@ -67,7 +67,7 @@ def network_of_model(overrides: Changes) -> tuple[str, Changes] | None:
 def recipes_for_weights(overrides: Changes, say: Callable[[str], None]) -> tuple[str, ...] | None:
     """Returns the recipes that take the weights of the overrides, the likeliest first.
 
-    Those of a file are found by its arrays. None: overrides name no weights.
+    A file shows its recipe by its arrays. None: overrides name no weights.
 
     Raises:
         UserError: the weights are not there, or no recipe takes them.
