@@ -16,17 +16,18 @@ from tests.proofs.tfjs_graph import Graph
 from tests.small import SHARED, needs_shared
 
 NAME = "nanodet_g_416_coco"
+# Tests have a cache of their own.
+WEIGHTS = find_weights(NAME)
 pytestmark = [
     pytest.mark.proof,
-    pytest.mark.skipif(find_weights(NAME) is None, reason=f"the weights {NAME} are not here"),
+    pytest.mark.skipif(WEIGHTS is None, reason=f"the weights {NAME} are not here"),
 ]
 
 
 def test_raw_outputs_are_those_of_the_executed_graph():
-    path = find_weights(NAME)
     model = resolve("nanodet_g_416").experiment.model
     detector = build_detector(model)
-    report = import_weights(detector, model, path, ImportOptions())
+    report = import_weights(detector, model, WEIGHTS, ImportOptions())
     assert (len(report.loaded), report.missing, report.mismatched) == (167, {}, ())
     image = np.random.default_rng(0).uniform(0, 255, (1, 416, 416, 3)).astype(np.float32)
     ours = detector(jnp.asarray(image), train=False)
@@ -35,7 +36,7 @@ def test_raw_outputs_are_those_of_the_executed_graph():
     mean, std = np.float32([103.53, 116.28, 123.675]), np.float32([57.375, 57.12, 58.395])
     pixels = ((image[..., ::-1] - mean) / std).transpose(0, 3, 1, 2)
     names = ["Identity", *(f"Identity_{number}" for number in range(1, 6))]
-    outputs = jax.jit(lambda pixels: Graph(path).run(pixels, *names))(pixels)
+    outputs = jax.jit(lambda pixels: Graph(WEIGHTS).run(pixels, *names))(pixels)
     scores, edges = (np.concatenate(part, axis=1) for part in (outputs[:3], outputs[3:]))
     np.testing.assert_allclose(jax.nn.sigmoid(ours.class_logits), scores, atol=1e-5)
     # Left, top, right, bottom.
@@ -53,7 +54,7 @@ def test_ap_is_that_of_the_executed_graph(tmp_path):
     fields = {"paths": tmp_path / "val.record-*", "label_map": tmp_path / "label_map.pbtxt"}
     words = [f"--set=data.evaluation.{field}={path}" for field, path in fields.items()]
     output = tmp_path / "evaluation"
-    command = ["evaluate", "nanodet_g_416", "--weights", NAME, "--output", str(output)]
+    command = ["evaluate", "nanodet_g_416", "--weights", str(WEIGHTS), "--output", str(output)]
     assert main([*command, *words]) == 0
     summary = json.loads((output / "metrics.json").read_text())["summary"]
     # The graph with OpenCV's resizing and suppression at an IoU of .6: .3076, .4514, .3393.

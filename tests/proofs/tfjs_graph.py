@@ -61,11 +61,12 @@ class Graph:
                 return self.constants[node]
             if node not in values:
                 operation = self.nodes[node]
-                inputs = (
-                    [] if operation["op"] == "Placeholder" else list(map(value, operation["input"]))
-                )
+                names = operation.get("input", [])
+                # The shape of a reshaped value is computed of what is not known here.
+                inputs = list(map(value, names[:1] if operation["op"] == "Reshape" else names))
                 values[node] = _compute(operation, inputs) if inputs else image
-            return values[node][int(place or 0)] if isinstance(values[node], list) else values[node]
+            result = values[node]
+            return result[int(place or 0)] if isinstance(result, list) else result
 
         return [value(name) for name in outputs]
 

@@ -186,5 +186,5 @@ def test_interpolation_repeats_the_edge_of_each_image(resize, stride):
     with masked_padding(jnp.asarray(SIZES), CANVAS):
         together = resize(canvas)
     for row, image in enumerate(images):
-        own = _cut(together, row, stride)
-        np.testing.assert_array_equal(own, resize(image)[:, : own.shape[1], : own.shape[2]])
+        inner = _cut(together, row, stride)
+        np.testing.assert_array_equal(inner, resize(image)[:, : inner.shape[1], : inner.shape[2]])
