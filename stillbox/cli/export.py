@@ -1,6 +1,7 @@
 """Models as files: for other runtimes, or one small file of stillbox's own."""
 
 import argparse
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -18,7 +19,14 @@ from stillbox.cli.running import add_model, model_arguments
 from stillbox.devices.announcing import say_aside
 from stillbox.errors import UserError
 from stillbox.exporting.manifest import EXPIRES
-from stillbox.exporting.settings import FORMATS, INPUT_TYPES, ExportSettings, Postprocess, Quantize
+from stillbox.exporting.settings import (
+    FORMATS,
+    FRIGATE,
+    INPUT_TYPES,
+    ExportSettings,
+    Postprocess,
+    Quantize,
+)
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
@@ -98,7 +106,8 @@ def _add_conversion(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Postprocess),
         default="built_in",
         help="tflite: detection_op ends in TFLite_Detection_PostProcess, for Coral, Frigate and "
-        "mobile clients of the Object Detection API (default: built_in)",
+        "mobile clients of the Object Detection API; onnx: frigate_ssd and frigate_yolonas have "
+        "the output of Frigate's OpenVINO and ONNX detectors (default: built_in)",
     )
 
 
@@ -137,6 +146,11 @@ def show_export(exported: "Exported") -> None:
         print(f"  {name} {version}" if name == EXPIRES else f"  needs {name} {version}")
     if manifest.settings.format == "tflite" and manifest.settings.postprocess == "built_in":
         print("  in a browser: docs/browser.md has a page that runs it")
+    if manifest.settings.postprocess in FRIGATE:
+        from stillbox.exporting.onnx.frigate import CONFIG
+
+        lines = (exported.folder / CONFIG).read_text(encoding="utf-8")
+        print(textwrap.indent(lines, "    "), end="")
     print(f"  {exported.verification.render()}")
 
 

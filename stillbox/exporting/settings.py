@@ -36,15 +36,18 @@ Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 
 Signature = Literal["detection_api", "tpu"]
 
-Postprocess = Literal["built_in", "detection_op"]
+Postprocess = Literal["built_in", "detection_op", "frigate_ssd", "frigate_yolonas"]
+FRIGATE = ("frigate_ssd", "frigate_yolonas")
+"""One output, as Frigate's OpenVINO and ONNX detectors read it, see `onnx.frigate`."""
 
 Quantize = Literal["none", "int8", "float16", "dynamic"]
 
-_OF_TFLITE = {
-    "quantize": ("none", "artefacts are not quantised"),
-    "postprocess": ("built_in", "artefacts have no operations of TensorFlow Lite"),
+_OF_ONE_FORMAT: dict[tuple[str, str], Format] = {
+    **{("quantize", kind): "tflite" for kind in ("int8", "float16", "dynamic")},
+    ("postprocess", "detection_op"): "tflite",
+    **{("postprocess", layout): "onnx" for layout in FRIGATE},
 }
-"""Settings of TFLite alone: the default, and why another format has no other value."""
+"""Values of settings that one format alone has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +154,22 @@ class ExportSettings:
                 where=Parameter("input_type"),
                 fix="use image_tensor or float_image_tensor",
             )
-        fixed = self.format == "tflite" or (self.format == "stablehlo" and not self.any_size)
+        frigate = self.postprocess in FRIGATE
+        if self.postprocess == "frigate_ssd" and size[0] != size[1]:
+            problem = "Frigate's OpenVINO detector takes an ssd for square images alone"
+            fix = f"use {Parameter('postprocess')} frigate_yolonas"
+            raise UserError(problem, where=Parameter("postprocess"), fix=fix)
+        one_size = self.format == "stablehlo" and not self.any_size
+        fixed = self.format == "tflite" or frigate or one_size
         takes_images = self.input_type in ("image_tensor", "float_image_tensor")
         if self.image_size is not None or not (fixed and takes_images):
             return self
         if kept:
             return replace(self, image_size=size)
+        if frigate:
+            problem = "Frigate stretches images to the network input, and this resizer pads them"
+            fix = "train with a resizer of kind fixed_shape"
+            raise UserError(problem, where=Parameter("postprocess"), fix=fix)
         if self.format == "stablehlo":
             return replace(self, any_size=True)
         problem = "a TensorFlow Lite model takes images of one size, and this resizer makes many"
@@ -194,15 +207,25 @@ class ExportSettings:
             tensor = Parameter("input_type", "image_tensor")
             fix = f"use {tensor}, or {Parameter('format', 'saved_model')}"
             raise UserError(problem, where=Parameter("input_type"), fix=fix)
-        for name, (default, problem) in _OF_TFLITE.items():
-            if self.format != "tflite" and getattr(self, name) != default:
-                fix = f"use {Parameter('format', 'tflite')}, or leave {Parameter(name)} out"
-                raise UserError(f"{self.format} {problem}", where=Parameter(name), fix=fix)
+        for (name, value), form in _OF_ONE_FORMAT.items():
+            if getattr(self, name) == value and self.format != form:
+                problem = f"{self.format} artefacts have no {value}"
+                fix = f"use {Parameter('format', form)}, or leave {Parameter(name)} out"
+                raise UserError(problem, where=Parameter(name), fix=fix)
+        if self.postprocess in FRIGATE:
+            self._check_frigate()
         names = self.output_names
         if names and (self.format != "tflite" or len(names) != 4 or len(set(names)) < 4):
             problem = f"{self.format} artefacts have no outputs named {', '.join(names)}"
             fix = "give four different names to a TFLite model, or none"
             raise UserError(problem, where="output_names", fix=fix)
+
+    def _check_frigate(self) -> None:
+        wanted = {"signature": "detection_api", "input_type": "image_tensor", "batch_size": 1}
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                problem = f"Frigate gives one uint8 image and reads its own layout: no other {name}"
+                raise UserError(problem, where=Parameter(name), fix="leave it out")
 
     def _check_numbers(self) -> None:
         for name, (least, most) in _MOST.items():

@@ -157,7 +157,7 @@ def test_a_file_without_a_checksum_beside_others_is_refused(folder, loaded, tmp_
         ("settings", {"image_size": [64]}, r"settings: \(64,\) is not a height and a width"),
         ("settings", {"image_size": [64, 10**9]}, "is not a height and a width"),
         ("settings", {"platforms": ["gpu"]}, "settings: there is no platform 'gpu'"),
-        ("settings", {"quantize": "int8"}, "settings: saved_model artefacts are not quantised"),
+        ("settings", {"quantize": "int8"}, "settings: saved_model artefacts have no int8"),
         ("input_size", [64, 0], "input_size is not of sides from 1 to 16,384"),
         ("input_size", [64, 64, 3], "input_size is not a height and a width"),
         ("input_size", "64", "input_size is not a height and a width"),

@@ -21,6 +21,7 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
+from stillbox.exporting.onnx import frigate
 from stillbox.exporting.onnx.arithmetic import TYPES
 from stillbox.exporting.onnx.graph import (
     BATCH,
@@ -40,6 +41,7 @@ from stillbox.exporting.onnx.graph import (
 from stillbox.exporting.onnx.network import add_program
 from stillbox.exporting.onnx.pixels import Resized, add_preprocessing
 from stillbox.exporting.program import ExportProgram, WeightArrays
+from stillbox.exporting.settings import FRIGATE
 from stillbox.extras import import_extra
 from stillbox.models.jaxpr import TracedProgram, operations, trace
 
@@ -66,6 +68,8 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     library = import_extra("onnx", "onnx")
     library.save(whole_model(program), folder / FILE)
     files = {FILE: "ONNX: images to detections, for onnxruntime and OpenVINO"}
+    if program.settings.postprocess in FRIGATE:
+        files |= frigate.write_beside(program, folder, FILE)
     if (raw := raw_model(program)) is not None:
         library.save(raw, folder / RAW_FILE)
         files[RAW_FILE] = (
@@ -99,15 +103,19 @@ def whole_model(program: ExportProgram) -> "onnx.ModelProto":
     pixels, pair = _pixels(program), jax.ShapeDtypeStruct((BATCH, 2), np.int32)
     names: list[str] = []
 
+    layout = settings.postprocess if settings.postprocess in FRIGATE else ""
+
     def function(weights: WeightArrays, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         named = program.outputs(weights, *arrays)
+        if layout:
+            named = {frigate.OUTPUT: frigate.rows_of(layout, named, program.input_size)}
         names.extend(named)  # in their order, which JAX does not keep
         return tuple(named.values())
 
     traced = trace(function, program.weights, pixels, pair, pair)
     sizes = [_repeated(graph, size, resized.pixels) for size in resized[1:]]
     inputs = [*_weights(program), _tensor(resized.pixels), *sizes]
-    outputs = _add_outputs(graph, program, traced, inputs, names)
+    outputs = _add_outputs(graph, program, traced, inputs, names, layout)
     shape = _batch(program), *(size or ("height", "width")), program.image_kind.channels
     return graph.model(
         {settings.input: (UINT8 if uint8 else FLOAT, shape)}, outputs, program.model.name
@@ -147,13 +155,19 @@ def _add_outputs(
     traced: TracedProgram,
     inputs: Sequence[Value],
     names: Sequence[str],
+    layout: str = "",
 ) -> dict[str, Info]:
     """Writes a traced program into a graph; its results become outputs of these names."""
     outputs = {}
     tensors = add_program(graph, traced, inputs)
     for name, tensor, aval in zip(names, tensors, traced.out_avals, strict=True):
-        graph.op("Identity", tensor, name=name)
-        outputs[name] = TYPES[aval.dtype.name], (_batch(program), *aval.shape[1:])
+        shape = (_batch(program), *aval.shape[1:])
+        if layout:
+            shape = frigate.shape_of(layout, aval.shape[1])
+            graph.op("Reshape", tensor, np.array(shape), name=name)
+        else:
+            graph.op("Identity", tensor, name=name)
+        outputs[name] = TYPES[aval.dtype.name], shape
     return outputs
 
 
@@ -203,7 +217,7 @@ def load_onnxruntime(folder: Path, manifest: Manifest) -> Run:
         arrays = session.run(names, {manifest.settings.input: images})
         return dict(zip(names, arrays, strict=True))
 
-    return _checked(run, folder)
+    return _checked(_in_signature(run, manifest), folder)
 
 
 def load_openvino(folder: Path, manifest: Manifest) -> Run:
@@ -247,7 +261,17 @@ def _load_openvino(folder: Path, manifest: Manifest, precision: Mapping[str, str
         arrays = [np.array(array) for array in results.values()]
         return dict(zip(names, arrays, strict=True))
 
-    return _checked(run, folder)
+    return _checked(_in_signature(run, manifest), folder)
+
+
+def _in_signature(run: Run, manifest: Manifest) -> Run:
+    """Returns a run with the outputs of the signature, also of a file for Frigate."""
+    layout = manifest.settings.postprocess
+    if layout not in FRIGATE:
+        return run
+    return lambda images: dict(
+        frigate.outputs_of(layout, run(images)[frigate.OUTPUT], manifest.input_size)
+    )
 
 
 def openvino_core() -> "openvino.Core":
