@@ -26,6 +26,7 @@ from stillbox.checking.planning_records import (
     write_source,
 )
 from stillbox.checking.planning_weights import (
+    faster_start,
     has_weights,
     network_of_model,
     recipes_for_weights,
@@ -166,6 +167,8 @@ def _network(
         mark = "->" if candidate is chosen else "  "
         say(f"{mark} {candidate.describe()}")
     say(f"recipe {chosen.recipe}: {reason(chosen, among)}")
+    if faster := faster_start(chosen.recipe, overrides):
+        say(faster)
     return chosen.recipe, chosen.changes
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from stillbox.checking.candidates import RECIPES, SMALL
+from stillbox.checking.candidates import NANO, RECIPES, SMALL
 from stillbox.checking.fitted_limits import is_fitted
 from stillbox.checkpoints.importer import ImportOptions, read_weights
 from stillbox.checkpoints.packed import find_model
@@ -21,6 +21,10 @@ from stillbox.models.build import abstract_detector
 
 # Measured: docs/training.md.
 _GAIN = "after 520 steps on BCCD, ImageNet weights had AP .544, random ones .392"
+_FASTER = (
+    "`stillbox weights get nanodet_g_416_coco` gets a detector to begin from, which learns faster: "
+    "after 100 steps on BCCD AP .588, and .343 from an ImageNet classifier"
+)
 
 # Recipes that a file of weights is compared with.
 _TRIED = (
@@ -124,6 +128,12 @@ def _loaded_share(experiment: Experiment, path: str) -> float:
 def weights_of(overrides: Changes) -> KnownWeights | None:
     """Returns the known weights that overrides name."""
     return known_weights().get(str(overrides.get(CHECKPOINT)))
+
+
+def faster_start(recipe: str, overrides: Changes) -> str:
+    """Returns how to get weights that a small network learns faster from; empty: it has them."""
+    given = CHECKPOINT in overrides
+    return _FASTER if recipe == SMALL and not given and not has_weights(NANO) else ""
 
 
 def has_weights(recipe: str) -> bool:

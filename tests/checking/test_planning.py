@@ -175,7 +175,7 @@ def test_an_experiment_is_picked_for_finished_records(plan, scenes):
     assert not rules.find_missing(experiment)
     for part in ("holds records", "10 training images", f"recipe {SMALL}", "batch 8", "epochs: "):
         assert part in said
-    assert "stillbox weights get" in said
+    assert "stillbox weights get nanodet_g_416_coco" in said
     assert train.optimizer.schedule.learning_rate == pytest.approx(0.001)
 
 
