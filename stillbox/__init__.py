@@ -20,6 +20,7 @@ _NAMES = {
     "UserError": "stillbox.errors",
     "benchmark": "stillbox.exporting.benchmarking.runner",
     "changed": "stillbox.experiment.resolve",
+    "compare": "stillbox.comparing",
     "evaluate": "stillbox.api",
     "export": "stillbox.api",
     "import_parts": "stillbox.experiment.imports",

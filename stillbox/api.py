@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stillbox.scaling.ray_scale import Workers
     from stillbox.training.loop import Outcome
 
-    Score = Callable[[Dataset, ImageProgress | None], EvaluationResult]
+    Score = Callable[[Experiment, Dataset, ImageProgress | None], EvaluationResult]
 
 Config = str | Path | Experiment
 """A recipe's name, a config file, or an experiment."""
@@ -377,16 +377,20 @@ def evaluate(
     )
 
     prepare_process()
-    with _local(source, weights, step) as (local, url):
+    with local_source(source, weights, step) as (local, url):
         output = output or ("evaluation" if url else None)
         directory = results_folder(local, weights)
-        if _is_export(local, runtime):
-            loaded = load(local, weights=weights, step=step, runtime=runtime, say=say)
-            experiment, name, score = _export_scorer(loaded.backend, overrides)
-        else:
-            model = load_model(local, weights=weights, step=step, overrides=overrides, say=say)
-            experiment, name, score = model.experiment, model.source, _model_scorer(model, observer)
-        name = name.replace(str(local), url) if url else name
+        model = open_scored(
+            local,
+            weights=weights,
+            step=step,
+            overrides=overrides,
+            runtime=runtime,
+            observer=observer,
+            say=say,
+        )
+        experiment = model.experiment
+        name = model.source.replace(str(local), url) if url else model.source
         folder = Path(output) if output else (directory or Path()) / "evaluation"
         with announcing(lambda: f"waiting for the folder {folder}"):
             # Before the scoring, which can take an hour.
@@ -398,7 +402,7 @@ def evaluate(
         images = len(dataset.source)
         limit = experiment.evaluation.max_examples or images
         say(f"{name}: scoring {count_text(min(limit, images), 'image')}")
-        result = score(dataset, progress)
+        result = model.score(experiment, dataset, progress)
         page = _write_report(result, experiment, dataset, folder, name, directory, url, say)
     warnings = *result.unfound, *result.warnings, *dataset.source.problems.lines()
     if result.left_out:
@@ -408,8 +412,43 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoredModel:
+    """A model that is ready to be scored, on the records of its experiment or on others."""
+
+    experiment: Experiment
+    """Model and records, with overrides."""
+    source: str
+    """Origin of the weights."""
+    score: "Score"
+    backend: "Callable[[], Backend]"
+    """Makes what runs the model for predictions."""
+
+
+def open_scored(
+    source: Config,
+    *,
+    weights: str | Path | None = None,
+    step: Step = "best",
+    overrides: Changes = NO_CHANGES,
+    runtime: str = "",
+    observer: "StepObserver | None" = None,
+    say: Say = _silent,
+) -> ScoredModel:
+    """Loads a checkpoint or an export to be scored; for the arguments see `evaluate`.
+
+    Raises:
+        UserError: there is no such model, or its weights do not fit.
+    """
+    if _is_export(source, runtime):
+        loaded = load(source, weights=weights, step=step, runtime=runtime, say=say)
+        return _scored_export(loaded.backend, overrides)
+    model = load_model(source, weights=weights, step=step, overrides=overrides, say=say)
+    return _scored_checkpoint(model, observer)
+
+
 @contextmanager
-def _local(
+def local_source(
     source: "Config | ModelPlace", weights: str | Path | None, step: Step
 ) -> Iterator[tuple[Config, str]]:
     """Yields a source on this machine, and the address that it is a copy of; empty: it is none.
@@ -457,7 +496,7 @@ def _write_report(
         )
 
 
-def _export_scorer(backend: "Backend", overrides: Changes) -> "tuple[Experiment, str, Score]":
+def _scored_export(backend: "Backend", overrides: Changes) -> ScoredModel:
     from stillbox.exporting.backend import ExportBackend
     from stillbox.predicting.scoring import score_backend
 
@@ -465,25 +504,38 @@ def _export_scorer(backend: "Backend", overrides: Changes) -> "tuple[Experiment,
     experiment = changed(backend.experiment, overrides)
     if experiment.model != backend.experiment.model:
         raise finished_export(backend.source)
-    return experiment, backend.source, partial(score_backend, backend, experiment)
+    return ScoredModel(
+        experiment=experiment,
+        source=backend.source,
+        score=partial(score_backend, backend),
+        backend=lambda: backend,
+    )
 
 
-def _model_scorer(model: "TrainedModel", observer: "StepObserver | None") -> "Score":
+def _scored_checkpoint(model: "TrainedModel", observer: "StepObserver | None") -> ScoredModel:
     from stillbox.evaluation.program import score_program
     from stillbox.evaluation.scoring import score_dataset
     from stillbox.evaluation.step_observer import NO_OBSERVER
+    from stillbox.predicting.checkpoint_backend import CheckpointBackend
 
-    def score(dataset: "Dataset", progress: "ImageProgress | None") -> "EvaluationResult":
+    def score(
+        experiment: Experiment, dataset: "Dataset", progress: "ImageProgress | None"
+    ) -> "EvaluationResult":
         return score_dataset(
-            score_program(model.experiment).bind(model.params, model.stats),
-            model.experiment,
+            score_program(experiment).bind(model.params, model.stats),
+            experiment,
             dataset,
             progress,
             trained=model.label_map,
             observer=observer or NO_OBSERVER,
         )
 
-    return score
+    return ScoredModel(
+        experiment=model.experiment,
+        source=model.source,
+        score=score,
+        backend=lambda: CheckpointBackend(model),
+    )
 
 
 def _is_export(source: Config, runtime: str) -> bool:

@@ -62,6 +62,7 @@ _OWN = {
     "anchors": ("checks", "show how well anchors cover a data set"),
     "train": ("train", "train an experiment into a model directory"),
     "evaluate": ("measuring", "score a model and write a report"),
+    "compare": ("compare", "tell which of two models is better, and whether it is chance"),
     "predict": ("predict", "detect objects in images and videos"),
     "serve": ("serve", "serve a model over HTTP"),
     "export": ("export", "write a model for other runtimes"),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -135,27 +135,71 @@ def score_coco(
     Raises:
         UserError: see `number_images`.
     """
-    numbers = number_images(truths, results, class_names)
-    expected = truths_to_coco(truths, class_names, numbers)
-    rows = _rows(results, numbers)
-    known = rows[np.isin(rows[:, _CLASS], list(class_names))]
-    # The library's arrays have 97 kB for a class; without ground truth a class has no numbers.
-    wanted = sorted({annotation["category_id"] for annotation in expected["annotations"]})
-    expected["categories"] = [
-        category for category in expected["categories"] if category["id"] in set(wanted)
-    ]
-    evaluated = _evaluate(expected, known[np.isin(known[:, _CLASS], wanted)])
-    crowds = sum(annotation["iscrowd"] for annotation in expected["annotations"])
+    matches = match_coco(truths, results, class_names)
+    evaluated = matches.library.eval
+    crowds = sum(annotation["iscrowd"] for annotation in matches.annotations)
     return CocoScores(
         summary=_summary(evaluated, slice(None)),
-        per_class=_per_class(evaluated, wanted, class_names, expected["annotations"], known),
+        per_class=_per_class(evaluated, matches, class_names),
         recalls=np.linspace(0.0, 1.0, 101),
         images=len(truths),
-        truths=len(expected["annotations"]) - crowds,
+        truths=len(matches.annotations) - crowds,
         crowds=crowds,
-        detections=len(known),
-        foreign_detections=len(rows) - len(known),
+        detections=len(matches.rows),
+        foreign_detections=sum(len(result.scores) for result in results) - len(matches.rows),
     )
+
+
+class CocoMatches(NamedTuple):
+    """The matches of a detector's results with their ground truth."""
+
+    library: Any
+    """hotcoco's `COCOeval` of classes with ground truth, evaluated and accumulated.
+
+    Its `eval` holds `precision`, `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection
+    limits]`, and `recall`, the same without the second axis; -1 stands for "no ground truth".
+    """
+    numbers: Mapping[str, int]
+    """The library's number of each image by its id."""
+    class_ids: Sequence[int]
+    """Classes with ground truth, as in the library's arrays."""
+    annotations: list[dict[str, Any]]
+    """The ground truth, as in COCO's JSON."""
+    rows: FloatArray
+    """`[N, 7]` detections of known classes: image, x, y, width, height, score, class."""
+
+
+def match_coco(
+    truths: Sequence[ImageTruth],
+    results: Sequence[ImageResult],
+    class_names: Mapping[int, str],
+    *,
+    only: int | None = None,
+) -> CocoMatches:
+    """Matches the results of a detector, of the class `only` if it is given; see `score_coco`.
+
+    Raises:
+        UserError: see `number_images`.
+    """
+    # Imported here: predictions are written without it.
+    import hotcoco
+
+    numbers = number_images(truths, results, class_names)
+    names = class_names if only is None else {only: class_names[only]}
+    expected = truths_to_coco(truths, names, numbers)
+    annotations = [each for each in expected["annotations"] if each["category_id"] in names]
+    # The library's arrays have 97 kB for a class; without ground truth a class has no numbers.
+    wanted = sorted({annotation["category_id"] for annotation in annotations})
+    expected["annotations"] = annotations
+    expected["categories"] = [each for each in expected["categories"] if each["id"] in wanted]
+    rows = _rows(results, numbers)
+    rows = rows[np.isin(rows[:, _CLASS], list(names))]
+    truth = hotcoco.COCO(expected)
+    detected = truth.loadRes(rows[np.isin(rows[:, _CLASS], wanted)])
+    library = hotcoco.COCOeval(truth, detected, "bbox")
+    library.evaluate()
+    library.accumulate()
+    return CocoMatches(library, numbers, wanted, annotations, rows)
 
 
 def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> FloatArray:
@@ -166,22 +210,6 @@ def _rows(results: Sequence[ImageResult], numbers: Mapping[str, int]) -> FloatAr
         columns = image, coco_boxes(result.boxes), result.scores, result.class_ids
         rows.append(np.column_stack(columns))
     return np.concatenate(rows)
-
-
-def _evaluate(expected: dict[str, Any], rows: FloatArray) -> dict[str, Any]:
-    """Runs the matching and returns the library's arrays `precision` and `recall`.
-
-    `precision` is `[10 IoUs, 101 recalls, classes, 4 area ranges, 3 detection limits]`, `recall`
-    the same without its second axis; -1 stands for "no ground truth".
-    """
-    # Imported here: predictions are written without it.
-    import hotcoco
-
-    truth = hotcoco.COCO(expected)
-    evaluation = hotcoco.COCOeval(truth, truth.loadRes(rows), "bbox")
-    evaluation.evaluate()
-    evaluation.accumulate()
-    return cast("dict[str, Any]", evaluation.eval)
 
 
 def _mean(values: FloatArray) -> float | None:
@@ -198,15 +226,11 @@ def _summary(evaluated: dict[str, Any], classes: slice | int) -> dict[str, float
 
 
 def _per_class(
-    evaluated: dict[str, Any],
-    scored_ids: Sequence[int],
-    class_names: Mapping[int, str],
-    expected: list[dict[str, Any]],
-    rows: FloatArray,
+    evaluated: dict[str, Any], matches: CocoMatches, class_names: Mapping[int, str]
 ) -> dict[str, ClassScores]:
-    truths = Counter(a["category_id"] for a in expected if not a["iscrowd"])
-    detections = Counter(rows[:, _CLASS].astype(int).tolist())
-    columns = {class_id: column for column, class_id in enumerate(scored_ids)}
+    truths = Counter(a["category_id"] for a in matches.annotations if not a["iscrowd"])
+    detections = Counter(matches.rows[:, _CLASS].astype(int).tolist())
+    columns = {class_id: column for column, class_id in enumerate(matches.class_ids)}
     nothing = dict.fromkeys(_NUMBERS)
     scores = {}
     for class_id, key in class_keys(class_names).items():

@@ -56,6 +56,11 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{html_text(title)}</h2>\n{body}\n</section>" if body else ""
 
 
+def note(text: str) -> str:
+    """Returns a paragraph that explains what follows."""
+    return f'<p class="note">{html_text(text)}</p>'
+
+
 def card_row(cards: Iterable[tuple[str, str]]) -> str:
     """Returns a row of (value, description); the first is highlighted."""
     cells = "".join(

@@ -19,6 +19,7 @@ from stillbox.evaluation.html_page import (
     fact_row,
     head_row,
     html_page,
+    note,
     number_cell,
     section,
     table,
@@ -267,7 +268,7 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
         section("Mistakes", _mistakes(report)),
         section(
             "Classes",
-            _note(
+            note(
                 "Detections, precision, recall and F1 are about detections with at least the "
                 "score of the class's own threshold, which has the highest F1; IoU .50. An object "
                 "can have several detections, of which one is correct."
@@ -280,7 +281,7 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
         section("Confusion matrix", _confusion(analysis)),
         section(
             "Sizes and shapes",
-            _note(f"Recall, precision and figures are of {_above(analysis)}, at IoU .50.")
+            note(f"Recall, precision and figures are of {_above(analysis)}, at IoU .50.")
             + shape_tables(scores, analysis)
             + _figure_list(figures, ["sizes", "ratios"]),
         ),
@@ -290,7 +291,7 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
             _figure_list(figures, ["loss", "average_precision", "learning_rate", "speed"]),
         ),
         runtime_section(report.runtimes) if report.runtimes else "",
-        section("Ground truth beside prediction", _pictures(report.pictures)),
+        section("Ground truth beside prediction", picture_list(report.pictures)),
         section("Experiment", _experiment(report)),
     ]
     return html_page(report.title, report.subtitle, sections)
@@ -318,10 +319,6 @@ def _warnings(warnings: Sequence[str]) -> str:
     return items and f'<ul class="warnings">{items}</ul>'
 
 
-def _note(text: str) -> str:
-    return f'<p class="note">{html_text(text)}</p>'
-
-
 def _above(analysis: Analysis) -> str:
     threshold = analysis.overall.threshold
     if threshold is None:
@@ -336,7 +333,7 @@ def _mistakes(report: Report) -> str:
         return ""
     costs = analysis.costs.kinds
     parts = [
-        _note(
+        note(
             "What each kind costs is the AP50 that would be gained if its mistakes alone were "
             "mended, over all scores: so many as the first count. The second count and the "
             f"examples are of {_above(analysis)}."
@@ -366,7 +363,7 @@ def _confusion(analysis: Analysis) -> str:
 
     if not analysis.overall.truths:
         return ""
-    note = _note(
+    explained = note(
         f"At IoU .50, of {_above(analysis)}. Rows are objects, columns what they are found as; a "
         "darker cell has a greater share of its row. Objects are matched within their class first. "
         "The row background has every detection that is left without an object at that IoU, also "
@@ -375,11 +372,11 @@ def _confusion(analysis: Analysis) -> str:
     )
     if not fits_matrix(analysis.confusion):
         classes = len(analysis.confusion.class_ids)
-        many = _note(f"The matrix of {classes:,} classes is not drawn; report.json has its cells.")
-        return note + many + confusion_table(analysis)
+        many = note(f"The matrix of {classes:,} classes is not drawn; report.json has its cells.")
+        return explained + many + confusion_table(analysis)
     matrix = charts.matrix_svg(analysis.confusion, analysis.names)
     figure = f'<figure class="matrix scroll">{matrix}</figure>'
-    return note + figure + confusion_table(analysis)
+    return explained + figure + confusion_table(analysis)
 
 
 def _beside(analysis: Analysis) -> str:
@@ -407,7 +404,8 @@ def _figure_list(figures: Mapping[str, str], names: Iterable[str]) -> str:
     return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
 
 
-def _pictures(pictures: Sequence[ReportPicture]) -> str:
+def picture_list(pictures: Sequence[ReportPicture]) -> str:
+    """Returns pictures with their names, the panels of each beside each other."""
     shown = []
     for number, picture in enumerate(pictures):
         panels = panels_svg(f"picture-{number}", picture.image, picture.panels)

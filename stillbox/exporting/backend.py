@@ -150,7 +150,7 @@ class ExportBackend:
     """
 
     def __init__(self, folder: Path, runtime: str = "", *, stand_in: Run | None = None) -> None:
-        self._folder, self._runtime, self._stand_in = folder, runtime, stand_in
+        self.folder, self._runtime, self._stand_in = folder, runtime, stand_in
         self.manifest = Manifest.read(folder)
         # Before a runtime gets any of them.
         self.manifest.verify()
@@ -172,7 +172,7 @@ class ExportBackend:
     @property
     def source(self) -> str:
         """The folder of the artefact."""
-        return f"{self._folder} ({self._runtime or self.manifest.settings.format})"
+        return f"{self.folder} ({self._runtime or self.manifest.settings.format})"
 
     @property
     def batch_sizes(self) -> tuple[int, ...] | None:
@@ -232,14 +232,14 @@ class ExportBackend:
                 raise
             problem = f"the model does not detect in these images: {str(error) or repr(error)}"
             fix = "see that all files are of one export, or export again"
-            raise UserError(problem, where=str(self._folder), fix=fix) from error
+            raise UserError(problem, where=str(self.folder), fix=fix) from error
 
     @cached_property
     def _run(self) -> Run:
         if self._stand_in is not None:
             return self._stand_in
-        check_files(self._folder)
-        return self._load(self._folder, self.manifest)
+        check_files(self.folder)
+        return self._load(self.folder, self.manifest)
 
     @property
     def _input_size(self) -> tuple[int, int] | None:
@@ -284,7 +284,7 @@ class ExportBackend:
         return np.array(size, np.float64)
 
     def __reduce__(self) -> tuple[type["ExportBackend"], tuple[Path, str]]:
-        return type(self), (self._folder, self._runtime)
+        return type(self), (self.folder, self._runtime)
 
 
 def read_experiment(folder: Path) -> Experiment:

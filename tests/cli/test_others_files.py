@@ -38,6 +38,7 @@ COMMANDS = {
     "evaluate": "evaluate MODEL --output OUT --overwrite --set evaluation.num_visualizations=1 "
     "--set evaluation.pictures_directory=shown",
     "evaluate all": "evaluate MODEL --step all --output OUT --set evaluation.num_visualizations=1",
+    "compare": "compare MODEL MODEL --samples 5 --output OUT",
     "anchors": "anchors demo_scenes TRAIN --output OUT",
     "augmentations": "data augmentations demo_scenes TRAIN --images 1 --output OUT/a.png",
     "check": "data check RECORDS --label-map LABELS --page OUT/check.html",

@@ -31,7 +31,6 @@ from stillbox.experiment.schema import Experiment
 from stillbox.experiment.updating import Changes
 from stillbox.exporting.backend import RUNTIME_PACKAGES, ExportBackend
 from stillbox.exporting.export import export_model
-from stillbox.exporting.manifest import Manifest
 from stillbox.exporting.onnx.format import import_openvino
 from stillbox.exporting.settings import ExportSettings, Format
 from stillbox.extras import NotInstalledError
@@ -51,6 +50,7 @@ _MOST_SECONDS, _LEAST_RUNS = 60.0, 20
 _READ: dict[Format, tuple[str, ...]] = {
     # With the signature `tpu` there is no folder around it.
     "saved_model": ("saved_model", "saved_model.pb", "variables"),
+    "frozen_graph": ("frozen_inference_graph.pb",),
     "stablehlo": ("model.stablehlo",),
     "tflite": ("model.tflite",),
     "onnx": ("model.onnx",),
@@ -157,7 +157,7 @@ class MeasureTask:
         scores, results = self._detections(backend, progress)
         return Measured(
             version=_version(package),
-            bytes=_size(backend, self.source),
+            bytes=model_bytes(backend),
             load_seconds=loading,
             memory_bytes=None if before is None else max(peak - before, 0),
             seconds=[whole for whole, _ in taken],
@@ -226,14 +226,15 @@ def _refuse_batches(backend: Backend) -> None:
         raise UserError(problem, where=backend.source, fix=fix)
 
 
-def _size(backend: Backend, source: CheckpointSource | Path) -> int:
+def model_bytes(backend: Backend) -> int:
+    """Returns the size of weights, or of the files of an export that its runtime reads."""
     if isinstance(backend, CheckpointBackend):
         model = backend.model
         return sum(
             array.nbytes for group in (model.params, model.stats) for array in group.values()
         )
-    assert isinstance(source, Path)
-    return artefact_bytes(source, Manifest.read(source).settings.format)
+    assert isinstance(backend, ExportBackend)
+    return artefact_bytes(backend.folder, backend.manifest.settings.format)
 
 
 def artefact_bytes(folder: Path, form: Format) -> int:
