@@ -10,22 +10,20 @@ import jax.numpy as jnp
 from stillbox.experiment import schema
 from stillbox.lowering import lowering
 from stillbox.models.build import abstract_detector
-from stillbox.models.variables import Arrays, bind_detector
+from stillbox.models.detector import detect_function
 
 
 def forward_operations(model: schema.Model) -> int:
-    """Returns the operations of a network's convolutions for one image; a multiply-add is two.
+    """Returns the operations of a detector's convolutions for one image; a multiply-add is two.
 
     Raises:
         UserError: the model cannot be built.
     """
     detector = abstract_detector(model, "float32")
-
-    def forward(params: Arrays, stats: Arrays, images: jax.Array) -> Any:  # noqa: ANN401
-        return bind_detector(detector.graph, params, stats)(images, train=False)
-
     image = jax.ShapeDtypeStruct((1, *model.network_size, model.image_kind.channels), jnp.float32)
-    return count_operations(forward, detector.params, detector.stats, image)
+    true_size = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    function = detect_function(detector.graph)
+    return count_operations(function, detector.params, detector.stats, image, true_size)
 
 
 def count_operations(
