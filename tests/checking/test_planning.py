@@ -26,7 +26,7 @@ from stillbox.experiment import rules
 from stillbox.experiment.known_weights import known_weights
 from stillbox.experiment.resolve import read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
-from stillbox.experiment.schema import Records
+from stillbox.experiment.schema import CopyPaste, Records
 from stillbox.experiment.yaml_config import to_yaml
 from stillbox.inputs.tiles import ImageTiles
 from stillbox.models.build import abstract_detector
@@ -193,6 +193,23 @@ def test_weights_that_are_given_are_those_that_are_said(plan, recipe, given, sai
     assert f"weights to start from: {said}" in lines
     assert "warning: random weights" not in lines
     assert not scope or experiment.train.fine_tune.scope == scope
+
+
+@pytest.mark.parametrize("given", ["", "train.augmentations=[{kind: random_vertical_flip}]"])
+def test_few_images_get_pasted_objects_if_no_augmentations_are_given(plan, given):
+    experiment, said = plan(overrides=changes_of([given] if given else []))
+    kinds = [type(each) for each in experiment.train.augmentations]
+    assert (kinds[0] is CopyPaste) == (not given)
+    assert ("copy_paste" in said) == (not given)
+    usual = read_config(SMALL).experiment.train.augmentations
+    assert given or experiment.train.augmentations[1:] == usual
+    # An image that others are pasted into has their boxes as well.
+    assert given or experiment.data.train.max_boxes > experiment.data.evaluation.max_boxes
+
+
+def test_many_images_are_augmented_as_the_recipe_says(plan, monkeypatch):
+    monkeypatch.setattr(fitting, "_FEW_IMAGES", 9)
+    assert plan()[0].train.augmentations == read_config(SMALL).experiment.train.augmentations
 
 
 def test_weights_and_batch_fit_the_model_that_overrides_change(plan, monkeypatch):
