@@ -249,6 +249,27 @@ def confidence_figure(analysis: Analysis) -> Figure | None:
     return figure
 
 
+def reliability_figure(scores: Scores) -> Figure | None:
+    """Returns the share of correct detections over their score, None without COCO's detections."""
+    calibration = scores.coco and scores.coco.calibration
+    if not calibration or calibration.error is None:
+        return None
+    figure, axes = new_figure()
+    title = f"Do scores keep their word? ECE {calibration.error:.3f}, IoU .50"
+    label_axes(axes, title, "score", "share of correct detections")
+    for each in calibration.bins:
+        if each.correct is not None:
+            width = 0.94 * (each.high - each.low)
+            axes.bar(each.low, each.correct, color=GOOD, align="edge", width=width)
+            count = f"{each.detections:,}"
+            middle = (each.low + each.high) / 2
+            axes.text(middle, each.correct, count, color=MUTED, fontsize=8, ha="center")
+    both = np.array([0.0, 1.0])
+    axes.plot(both, both, color=INK, linewidth=1.2, linestyle=":", label="as the score says")
+    _finish(axes, both)
+    return figure
+
+
 def class_f1_figure(analysis: Analysis) -> Figure | None:
     """Returns F1 of several classes over the least score, None if no detection is correct."""
     known = {

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from stillbox.errors import UserError
+from stillbox.evaluation.calibration import Calibration, calibration_of
 from stillbox.evaluation.results import (
     ClassCounts,
     FloatArray,
@@ -114,6 +115,8 @@ class CocoScores(SetCounts):
     recalls: FloatArray
     """`[101]`, the recalls 0, .01, ... 1 at which the precision curves are read."""
     crowds: int
+    calibration: Calibration
+    """Scores beside the share of correct detections."""
 
     def text(self, key: str) -> str:
         """Returns a number of the summary to three places, or why there is none."""
@@ -145,6 +148,7 @@ def score_coco(
         images=len(truths),
         truths=len(matches.annotations) - crowds,
         crowds=crowds,
+        calibration=calibration_of(matches.library),
         detections=len(matches.rows),
         foreign_detections=sum(len(result.scores) for result in results) - len(matches.rows),
     )

@@ -4,12 +4,14 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stillbox.evaluation.analysis import KINDS, MISSED, Analysis, Histogram, ShapeGroup
+from stillbox.evaluation.calibration import Calibration
 from stillbox.evaluation.matching import IOU, Confidence, Confusion
 from stillbox.evaluation.results import FloatArray
 from stillbox.printing import json_text
@@ -24,13 +26,18 @@ _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
 CsvRow = Sequence[object]
 
 
-def write_figures(analysis: Analysis, directory: Path) -> None:
-    """Writes `report.json`, and a file in `csv` for each of its tables.
+def write_figures(
+    analysis: Analysis, directory: Path, calibration: Calibration | None = None
+) -> None:
+    """Writes `report.json`, and a file in `csv` for each table of the analysis.
+
+    The calibration is known where COCO's metrics are computed.
 
     Raises:
         UserError: the folder cannot be written to.
     """
-    content = json_text(figures(analysis), indent=1)
+    scored = {"calibration": None if calibration is None else asdict(calibration)}
+    content = json_text(figures(analysis) | scored, indent=1)
     write_whole(directory / FIGURES, content.encode())
     tables = {
         "classes": _classes(analysis),

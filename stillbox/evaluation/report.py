@@ -251,6 +251,7 @@ _FIGURE_TEXTS = {
     "speed": "Images per second over steps",
     "precision_recall": "Precision over recall for every class at IoU .50",
     "confidence": "Precision, recall and F1 of all classes over the least score",
+    "reliability": "Share of correct detections over their score",
     "class_f1": "F1 of every class over the least score",
     "sizes": "Objects by size, found and not found",
     "ratios": "Objects by aspect ratio, found and not found",
@@ -276,7 +277,8 @@ def render_page(report: Report, figures: Mapping[str, str]) -> str:
             + classes,
         ),
         section(
-            "Confidence", _figure_list(figures, ["confidence", "class_f1", "precision_recall"])
+            "Confidence",
+            _figure_list(figures, ["confidence", "class_f1", "precision_recall", "reliability"]),
         ),
         section("Confusion matrix", _confusion(analysis)),
         section(
@@ -448,7 +450,8 @@ def write_report(report: Report, directory: str | Path) -> Path:
     page = render_page(
         report, {name: charts.figure_svg(figure, name) for name, figure in drawn.items()}
     )
-    write_figures(report.analysis, directory)
+    coco = report.scores.coco
+    write_figures(report.analysis, directory, coco.calibration if coco else None)
     numbers = {name: f"class {class_id}" for class_id, name in report.analysis.names.items()}
     for name, figure in drawn.items():
         path = directory / "curves" / f"{name}.png"
@@ -471,6 +474,7 @@ def _draw(report: Report) -> "dict[str, Figure | None]":
         "speed": charts.speed_figure(report.history),
         "precision_recall": charts.precision_recall_figure(report.scores),
         "confidence": charts.confidence_figure(analysis),
+        "reliability": charts.reliability_figure(report.scores),
         "class_f1": charts.class_f1_figure(analysis),
         "sizes": charts.histogram_figure(shapes.side, "Objects by size", size),
         "ratios": charts.histogram_figure(

@@ -122,15 +122,15 @@ def test_the_page_shows_everything_and_fetches_nothing(folder):
     ):
         assert phrase in text
     assert "-1" not in text
-    # Nine figures, the matrix, a mistake and two panels have descriptions for screen readers.
-    assert len(page.alts) == 13
+    # Ten figures, the matrix, a mistake and two panels have descriptions for screen readers.
+    assert len(page.alts) == 14
     assert all(page.alts)
 
 
 def test_curves_and_pictures_lie_beside_the_page_and_open(folder):
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    drawn = "average_precision class_f1 confidence learning_rate loss precision_recall ratios sizes"
-    curves_of = [*drawn.split(), "speed"]
+    drawn = "average_precision class_f1 confidence learning_rate loss precision_recall ratios"
+    curves_of = [*drawn.split(), "reliability", "sizes", "speed"]
     tables = ["classes", "confidence", "confusion", "mistakes", "sizes"]
     assert files == [
         *(f"csv/{name}.csv" for name in tables),
