@@ -1,16 +1,17 @@
 """Channels and bits of images, and how colours of RGB become others.
 
 Inside the program pixels are in 0..255 whatever their bits: white of a file with 16 bits is 255
-too. Pixels of 8 bits are uint8. Pixels of more bits are float32, with fractions.
+too. Pixels of 8 bits are uint8. More bits are float32, and fractions are the bits below.
+This module imports no numpy: experiments are read without it.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
-from jaxtyping import Num, UInt8
+if TYPE_CHECKING:
+    import numpy as np
 
-Number = TypeVar("Number", float, np.ndarray)
+Number = TypeVar("Number", float, "np.ndarray")
 
 
 class ImageKind(NamedTuple):
@@ -33,7 +34,7 @@ class ImageKind(NamedTuple):
 
     @property
     def settings(self) -> dict[str, int]:
-        """The fields of an experiment that say so; none for images of RGB with 8 bits."""
+        """The fields of an experiment that say so; none for RGB of 8 bits."""
         return {
             f"model.pixels.{name}": value
             for name, value in self._asdict().items()
@@ -64,26 +65,3 @@ def per_channel(values: Sequence[Number], channels: int) -> tuple[Number, ...]:
     red, green, blue = tuple(values) * 3 if len(values) == 1 else values
     mean = (red + green + blue) / 3
     return {1: (mean,), 3: (red, green, blue), 4: (red, green, blue, mean)}[channels]
-
-
-def with_channels(pixels: Num[np.ndarray, "..."]) -> Num[np.ndarray, "H W C"]:
-    """Returns pixels with the axis of channels, which OpenCV and Pillow drop if it is 1."""
-    return pixels if pixels.ndim == 3 else pixels[..., None]
-
-
-def of_kind(rgb: UInt8[np.ndarray, "H W 3"], kind: ImageKind) -> Num[np.ndarray, "H W C"]:
-    """Returns a drawn image as another kind; its fourth channel is the mean of the three."""
-    if kind.channels == 3:
-        return rgb.astype(kind.dtype, copy=False)
-    planes = per_channel(list(np.moveaxis(rgb.astype(np.float32), 2, 0)), kind.channels)
-    return np.rint(np.stack(planes, axis=2)).astype(kind.dtype)
-
-
-def for_people(pixels: Num[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
-    """Returns an image as RGB of 8 bits: brightness is gray, and a fourth channel is left out."""
-    if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
-        return pixels
-    colors = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
-    if colors.dtype != np.uint8:
-        colors = colors.clip(0, 255).astype(np.uint8)
-    return np.ascontiguousarray(colors)

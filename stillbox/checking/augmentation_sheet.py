@@ -12,9 +12,9 @@ from stillbox.errors import UserError
 from stillbox.evaluation.drawing import class_color
 from stillbox.evaluation.pictures import Mark, Picture, beside, contact_sheet, draw_marks
 from stillbox.experiment.schema import Augmentation
-from stillbox.image_kind import for_people
 from stillbox.inputs.augment import apply_augmentations
 from stillbox.inputs.augment.autoaugment import OPERATIONS, in_bytes, operate
+from stillbox.inputs.channels import for_people
 from stillbox.inputs.dataset import Dataset
 from stillbox.inputs.loader import sample_generator
 from stillbox.inputs.sample import Sample

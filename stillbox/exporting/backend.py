@@ -19,7 +19,8 @@ from stillbox.experiment.yaml_config import from_stored
 from stillbox.exporting.manifest import EXPERIMENT, LABEL_MAP, Manifest, Written, check_files
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ENCODED, Format, InputType
-from stillbox.image_kind import ImageKind, of_kind, with_channels
+from stillbox.image_kind import ImageKind
+from stillbox.inputs.channels import of_kind, with_channels
 from stillbox.inputs.resize import refuse_misfit, resize_image, resized_size
 from stillbox.predicting.backend import Pixels, Prepared
 from stillbox.records.label_map import LabelMap

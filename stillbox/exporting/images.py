@@ -11,7 +11,7 @@ from stillbox.evaluation.scoring import open_evaluation
 from stillbox.experiment.resolve import changed
 from stillbox.experiment.schema import Experiment
 from stillbox.exporting.settings import ExportSettings
-from stillbox.image_kind import of_kind
+from stillbox.inputs.channels import of_kind
 from stillbox.inputs.dataset import Dataset, open_dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL import Image
 
-from stillbox.image_kind import RGB_8, ImageKind, with_channels
+from stillbox.image_kind import RGB_8, ImageKind
+from stillbox.inputs.channels import with_channels
 from stillbox.records.costly_images import JPEG_FRAMES, JPEG_SCAN, jpeg_segments
 from stillbox.records.image_files import (
     READ_FORMATS,

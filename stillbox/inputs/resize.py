@@ -18,7 +18,8 @@ from PIL import Image
 from stillbox.errors import UserError
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implementation_of, implements
-from stillbox.image_kind import per_channel, with_channels
+from stillbox.image_kind import per_channel
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.decode import FloatPixels
 from stillbox.inputs.interpolation import METHODS, Scratch, bilinear_at, resize_part
 from stillbox.inputs.sample import (

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32
 
-from stillbox.image_kind import RGB_8, ImageKind, with_channels
+from stillbox.image_kind import RGB_8, ImageKind
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.decode import (
     Bytes,
     ImageError,

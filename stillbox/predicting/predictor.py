@@ -12,7 +12,7 @@ from stillbox.errors import UserError
 from stillbox.evaluation.results import RawDetections, not_finite
 from stillbox.evaluation.step_observer import NO_OBSERVER, StepObserver
 from stillbox.evaluation.tiling import Tiling
-from stillbox.image_kind import for_people
+from stillbox.inputs.channels import for_people
 from stillbox.predicting.backend import Backend, Pixels, Prepared
 from stillbox.predicting.detections import Detections
 from stillbox.predicting.images import ImageLike, as_sequence, each_image, names_many, read_image

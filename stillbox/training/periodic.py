@@ -27,7 +27,7 @@ from stillbox.evaluation.scoring import (
 )
 from stillbox.experiment import schema
 from stillbox.experiment.yaml_config import store_paths
-from stillbox.image_kind import for_people
+from stillbox.inputs.channels import for_people
 from stillbox.inputs.dataset import Dataset
 from stillbox.printing import count_text
 from stillbox.records.file_list import claim_files

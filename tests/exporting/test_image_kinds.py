@@ -11,7 +11,8 @@ from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.export import export_model
 from stillbox.exporting.settings import DECODES, ENCODED, ExportSettings
-from stillbox.image_kind import ImageKind, of_kind
+from stillbox.image_kind import ImageKind
+from stillbox.inputs.channels import of_kind
 from stillbox.models.build import build_detector
 from stillbox.models.variables import split_detector
 from stillbox.records.label_map import LabelMap
@@ -80,11 +81,11 @@ def test_a_predictor_reads_files_as_the_model_takes_them(tmp_path):
     exported(DEEP, tmp_path / "export", format="stablehlo", platforms=("cpu",), any_size=True)
     values = np.random.default_rng(0).integers(0, 65536, (70, 90)).astype(np.uint16)
     predictor = stillbox.load(tmp_path / "export")
-    detections = predictor.predict(values, **EVERY_DETECTION)
+    drawn = predictor.predict(values, **EVERY_DETECTION)
     same = predictor.predict(values[..., None], **EVERY_DETECTION)
-    assert detections.image.shape == (70, 90, 3)
-    assert np.array_equal(detections.image[..., 0], (values / 257).astype(np.uint8))
-    assert np.array_equal(detections.boxes, same.boxes)
+    assert drawn.image.shape == (70, 90, 3)
+    assert np.array_equal(drawn.image[..., 0], (values / 257).astype(np.uint8))
+    assert np.array_equal(drawn.boxes, same.boxes)
 
 
 @pytest.mark.parametrize("input_type", ENCODED)

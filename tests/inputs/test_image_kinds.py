@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from stillbox.experiment import schema
-from stillbox.image_kind import ImageKind, common_kind, for_people, of_kind, per_channel
+from stillbox.image_kind import ImageKind, common_kind, per_channel
 from stillbox.inputs.augment import apply_augmentations
+from stillbox.inputs.channels import for_people, of_kind
 from stillbox.inputs.decode import ImageError, decode_image
 from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.loader import EvalLoader

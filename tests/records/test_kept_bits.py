@@ -9,6 +9,10 @@ from PIL import Image
 
 from stillbox.image_kind import ImageKind
 from stillbox.inputs.decode import decode_image
+from stillbox.records.conversion import ConversionOptions
+from stillbox.records.converted import image_kind_of
+from stillbox.records.folder import convert_folder
+from stillbox.records.folder_content import FolderOptions
 from stillbox.records.image_files import brightest_in, prepare_image
 from stillbox.records.pixels import Brightest
 
@@ -74,3 +78,34 @@ def test_a_fourth_channel_of_tiff_is_kept():
     image = prepared(file(four, ".tiff"))
     assert image.kind == ImageKind(4, 8)
     assert np.array_equal(decode_image(image.encoded, kind=image.kind)[..., 3], four[..., 3])
+
+
+def folder_of(root, *pixels):
+    """A folder of YOLO with an image of each of some arrays."""
+    (root / "images").mkdir(parents=True)
+    (root / "labels").mkdir()
+    (root / "classes.txt").write_text("disc\n")
+    for number, each in enumerate(pixels):
+        (root / f"images/{number}.png").write_bytes(file(each))
+        (root / f"labels/{number}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("pixels", "keep_bits", "kind"),
+    [
+        ([TWELVE, TWELVE >> 3, SIXTEEN[..., 0] >> 8], True, (1, 12)),
+        ([TWELVE, TWELVE >> 3], False, (1, 8)),
+        ([SIXTEEN, SIXTEEN[::-1]], True, (4, 16)),
+        ([SIXTEEN, SIXTEEN[..., :3]], True, (3, 16)),
+    ],
+)
+def test_a_conversion_says_what_all_its_images_hold(pixels, keep_bits, kind, tmp_path):
+    root = folder_of(tmp_path / "data", *pixels)
+    options = ConversionOptions(keep_bits=keep_bits)
+    reading = FolderOptions(validation_share=0.5)
+    converted = convert_folder(root, tmp_path / "out", reading, options=options)
+    assert converted.image_kind == kind
+    again = convert_folder(root, tmp_path / "out", reading, options=options)
+    assert (again.image_kind, again.reused) == (kind, True)
+    assert image_kind_of(tmp_path / "out") == kind

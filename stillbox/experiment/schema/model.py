@@ -318,7 +318,7 @@ class PixelNormalization:
     R, G and B serve images of other channels as well: their mean is the brightness's number, and
     the fourth channel's."""
     std: Annotated[tuple[Positive, ...], PerChannel] = (127.5, 127.5, 127.5)
-    """Divides afterwards; for other channels as `mean`."""
+    """Divides afterwards; the numbers are as for `mean`."""
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):

@@ -27,7 +27,8 @@ from stillbox.exporting.benchmarking import subjects, tasks
 from stillbox.exporting.benchmarking.tasks import Task, TaskError, one_line, run_apart
 from stillbox.exporting.images import COMPARED, calibration_images, spread_images
 from stillbox.exporting.manifest import is_export
-from stillbox.image_kind import ImageKind, of_kind
+from stillbox.image_kind import ImageKind
+from stillbox.inputs.channels import of_kind
 from stillbox.inputs.dataset import Dataset
 from stillbox.predicting.backend import Pixels
 from stillbox.predicting.images import read_image

@@ -110,7 +110,7 @@ def _resize_images(
 
     Args:
         images: `[B, h, w, C]` uint8 or float32 in 0..255.
-        kind: of the images of training; 8 bits have whole numbers.
+        kind: of the images of training; 8 bits are whole numbers.
 
     Returns:
         Images `[B, H, W, C]`, height and width `[2]` of the image proper, and those before.

@@ -91,7 +91,7 @@ def resize_images(images: jax.Array, resizer: schema.Resizer, kind: ImageKind = 
 
     Args:
         images: `[B, h, w, C]`, uint8 or float32, 0..255, which have no `misfit`.
-        kind: of the images of training; 8 bits have whole numbers.
+        kind: of the images of training; 8 bits are whole numbers.
 
     Returns:
         `[B, H, W, C]` float32 in 0..255.

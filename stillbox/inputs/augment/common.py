@@ -11,7 +11,8 @@ from numpy.random import Generator
 from numpy.typing import DTypeLike
 
 from stillbox.experiment import schema
-from stillbox.image_kind import per_channel, with_channels
+from stillbox.image_kind import per_channel
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.resize import Size
 from stillbox.inputs.sample import Boxes, Pixels, Sample
 

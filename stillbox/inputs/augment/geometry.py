@@ -15,7 +15,6 @@ from numpy.random import Generator
 from stillbox.experiment import schema
 from stillbox.experiment.rules.boxes import named_labels
 from stillbox.experiment.variants import implements
-from stillbox.image_kind import with_channels
 from stillbox.inputs.augment.common import (
     is_skipped,
     keep_inside,
@@ -24,6 +23,7 @@ from stillbox.inputs.augment.common import (
     random_integer,
     uniform,
 )
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.decode import FloatPixels
 from stillbox.inputs.interpolation import METHODS
 from stillbox.inputs.resize import Size

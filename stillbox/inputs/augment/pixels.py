@@ -16,8 +16,9 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.image_kind import per_channel, with_channels
+from stillbox.image_kind import per_channel
 from stillbox.inputs.augment.common import is_skipped, mean_color, random_integer, uniform
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.decode import FloatPixels
 from stillbox.inputs.sample import Bytes, Pixels, Sample
 

@@ -22,7 +22,7 @@ from numpy.random import Generator
 
 from stillbox.experiment import schema
 from stillbox.experiment.variants import implements
-from stillbox.image_kind import per_channel, with_channels
+from stillbox.image_kind import per_channel
 from stillbox.inputs.augment.common import (
     Partners,
     between,
@@ -34,6 +34,7 @@ from stillbox.inputs.augment.common import (
     paste_on_canvas,
     uniform,
 )
+from stillbox.inputs.channels import with_channels
 from stillbox.inputs.resize import Placement
 from stillbox.inputs.sample import Pixels, Sample, Size
 
