@@ -60,3 +60,11 @@ def test_ap_is_that_of_the_executed_graph(tmp_path):
     # The graph with OpenCV's resizing and suppression at an IoU of .6: .3076, .4514, .3393.
     for name, score in {"AP": 0.308, "AP50": 0.451, "AP75": 0.339}.items():
         assert abs(summary[name] - score) <= 0.003
+
+
+def test_towers_and_filters_of_boxes_are_those_for_other_classes_too():
+    model = resolve("nanodet_g_416", {"model.num_classes": 3}).experiment.model
+    report = import_weights(build_detector(model), model, WEIGHTS, ImportOptions(min_loaded=0.5))
+    assert report.missing == {}
+    filters = {mismatch.path.split(".")[2] for mismatch in report.mismatched}
+    assert (len(report.loaded), filters) == (161, {"class_"})
