@@ -308,3 +308,28 @@ def test_group_norm_and_masked_padding_exclude_each_other():
     ]
     error = refusal(resolve, "faster_rcnn_resnet101_coco", changes_of(changes))
     assert "group_norm counts padding" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where"),
+    [
+        (["model.pixels={channels: 4, mean: [1, 2, 3, 4]}", "model.pixels.channels=3"],
+         "model.pixels.mean"),
+        (["model.pixels.channels=1", "train.augmentations=[{kind: autoaugment}]"],
+         "train.augmentations.0"),
+        (["model.pixels.bits=12", "train.augmentations=[{kind: autoaugment}]"],
+         "train.augmentations.0"),
+        (["model.pixels.bits=12", "train.augmentations=[{kind: random_jpeg_quality}]"],
+         "train.augmentations.0"),
+        (["model.pixels.bits=12", "data.pixels=uint8"], "data.pixels"),
+    ],
+)  # fmt: skip
+def test_what_takes_images_of_one_kind_is_refused_for_others(overrides, where):
+    assert where in str(refused(*overrides))
+
+
+def test_numbers_of_colours_follow_the_channels():
+    model = resolve("gfl_mobile", changes_of(["model.pixels.channels=1"])).experiment.model
+    assert len(model.pixels.mean) == len(model.pixels.std) == 1
+    accepted("model.pixels.channels=4", "train.augmentations=[{kind: random_distort_color}]")
+    accepted("model.pixels.channels=1", "train.augmentations=[{kind: random_jpeg_quality}]")
