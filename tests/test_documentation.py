@@ -91,6 +91,7 @@ RUN_ELSEWHERE = {
     "docs/parts.md": "tests/test_parts.py",
     "docs/edge.md": "tests/exporting/test_tflite_detection_op.py",
     "docs/frigate.md": "tests/exporting/test_frigate.py",
+    "docs/chips.md": "tests/exporting/test_raw.py",
     "docs/serving.md": "tests/serving/test_app.py",
     "docs/scaling.md": "tests/scaling/test_documentation.py",
     "docs/devices.md": "tests/devices/test_documentation.py",

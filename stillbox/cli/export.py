@@ -47,6 +47,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     about = "folder of the artefact (default: DIR/export/FORMAT, or export/FORMAT for a CONFIG)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=about)
     add_bool(parser, "--overwrite", "replace an existing export")
+    about = "onnx: add the network alone, its decoding in numpy and images to calibrate on"
+    add_bool(parser, "--raw", about)
     _add_input(parser)
     _add_outputs(parser)
     _add_conversion(parser)

@@ -45,6 +45,13 @@ def choose_images(
         return [read_image(file, kind)[0] for file in files]
     calibrates = settings.quantize == "int8" and experiment.train.quantization is None
     use = "compared and calibrated on" if calibrates else "compared on"
+    if settings.raw and experiment.train.quantization is None:
+        training = calibration_images(experiment, [])
+        say(
+            f"compared on {count_text(len(training), 'image')} of the training set, which the "
+            "export holds to calibrate a compiler on"
+        )
+        return training
     if chosen := _evaluation_images(experiment, settings):
         say(f"{use} {count_text(len(chosen), 'image')} of the evaluation set")
         return chosen

@@ -94,6 +94,8 @@ class ExportSettings:
     """How a TFLite model ends: in built-in operations, or in the custom operation
     `TFLite_Detection_PostProcess`. With that one and `int8` the whole network computes with
     integers, for the Edge TPU."""
+    raw: bool = False
+    """Add to an ONNX artefact what compilers for chips want, see `onnx.raw`."""
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
     """Platforms that the program in a SavedModel or StableHLO artefact is lowered for."""
 
@@ -212,6 +214,9 @@ class ExportSettings:
                 problem = f"{self.format} artefacts have no {value}"
                 fix = f"use {Parameter('format', form)}, or leave {Parameter(name)} out"
                 raise UserError(problem, where=Parameter(name), fix=fix)
+        if self.raw and self.format != "onnx":
+            fix = f"use {Parameter('format', 'onnx')}"
+            raise UserError("compilers for chips read ONNX", where=Parameter("raw"), fix=fix)
         if self.postprocess in FRIGATE:
             self._check_frigate()
         names = self.output_names

@@ -1,5 +1,7 @@
 """One trained model and images for all exports."""
 
+import dataclasses
+
 import cv2
 import numpy as np
 import pytest
@@ -30,3 +32,16 @@ def images(scenes):
 def blank():
     """An image that shows nothing."""
     return np.zeros((50, 70, 3), np.uint8)
+
+
+@pytest.fixture(scope="session")
+def distinct(model):
+    """The model with other kernels: its scores lie apart, which fixes the order of detections."""
+    rng = np.random.default_rng(0)
+    params = {
+        path: rng.normal(0, 1.5 / np.sqrt(np.prod(array.shape[:3])), array.shape).astype("f")
+        if path.endswith("kernel")
+        else array
+        for path, array in model.params.items()
+    }
+    return dataclasses.replace(model, params=params)

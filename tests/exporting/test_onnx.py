@@ -151,19 +151,6 @@ def exported(model, images, folder, **settings):
 
 
 @pytest.fixture(scope="module")
-def distinct(model):
-    """The model with other kernels: its scores lie apart, which fixes the order of detections."""
-    rng = np.random.default_rng(0)
-    params = {
-        path: rng.normal(0, 1.5 / np.sqrt(np.prod(array.shape[:3])), array.shape).astype("f")
-        if path.endswith("kernel")
-        else array
-        for path, array in model.params.items()
-    }
-    return dataclasses.replace(model, params=params)
-
-
-@pytest.fixture(scope="module")
 def free(model, images, tmp_path_factory):
     """An artefact of the Object Detection API's signature that takes images of any size."""
     return exported(model, images, tmp_path_factory.mktemp("export") / "free", batch_size=0)

@@ -21,7 +21,7 @@ from stillbox.devices.process import own_processors
 from stillbox.errors import UserError
 from stillbox.exporting.backend import Run, refusal
 from stillbox.exporting.manifest import Manifest, Written
-from stillbox.exporting.onnx import frigate
+from stillbox.exporting.onnx import frigate, raw
 from stillbox.exporting.onnx.arithmetic import TYPES
 from stillbox.exporting.onnx.graph import (
     BATCH,
@@ -64,17 +64,20 @@ def write(program: ExportProgram, folder: Path, calibration: Sequence[np.ndarray
     Raises:
         UserError: onnx is not installed, or the model has an operation that ONNX cannot hold.
     """
-    del calibration  # nothing is quantised
     library = import_extra("onnx", "onnx")
     library.save(whole_model(program), folder / FILE)
     files = {FILE: "ONNX: images to detections, for onnxruntime and OpenVINO"}
     if program.settings.postprocess in FRIGATE:
         files |= frigate.write_beside(program, folder, FILE)
-    if (raw := raw_model(program)) is not None:
-        library.save(raw, folder / RAW_FILE)
+    if (undecided := raw_model(program)) is not None:
+        library.save(undecided, folder / RAW_FILE)
         files[RAW_FILE] = (
             "ONNX: resized images to boxes and scores before suppression, for TensorRT"
         )
+    if program.settings.raw:
+        library.save(network_model(program), folder / raw.NETWORK)
+        files[raw.NETWORK] = "ONNX: resized images to the network's own outputs, for compilers"
+        files |= raw.write_beside(program, folder, calibration)
     return Written(
         files=files,
         needs={
@@ -128,7 +131,7 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     None if an earlier suppression chooses the boxes in front of the last one.
     """
 
-    def raw(
+    def candidates_of(
         weights: WeightArrays, images: jax.Array, sizes: jax.Array
     ) -> tuple[jax.Array, jax.Array] | None:
         _, candidates = program.detect(weights, images, sizes)
@@ -138,7 +141,7 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
         return candidates.boxes, candidates.scores[..., background:]
 
     pair = jax.ShapeDtypeStruct((BATCH, 2), np.int32)
-    traced = trace(raw, program.weights, _pixels(program), pair)
+    traced = trace(candidates_of, program.weights, _pixels(program), pair)
     if not traced.out_avals or SEARCH.name in operations(traced.jaxpr):
         return None
     graph = Graph()
@@ -146,6 +149,20 @@ def raw_model(program: ExportProgram) -> "onnx.ModelProto | None":
     inputs = [*_weights(program), _tensor(_PIXELS), size]
     outputs = _add_outputs(graph, program, traced, inputs, (_RAW_BOXES, _RAW_SCORES))
     shape = _batch(program), *program.input_shape
+    return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.name)
+
+
+def network_model(program: ExportProgram) -> "onnx.ModelProto":
+    """Returns the network alone, for `raw.DECODE`.
+
+    Raises:
+        UserError: see `raw.check_raw`.
+    """
+    raw.check_raw(program.description)
+    traced, graph = trace(raw.network_function(program), program.weights, _pixels(program)), Graph()
+    inputs = [*_weights(program), _tensor(_PIXELS)]
+    outputs = _add_outputs(graph, program, traced, inputs, raw.OUTPUTS)
+    shape = _batch(program), *program.input_size, 3
     return graph.model({_PIXELS: (FLOAT, shape)}, outputs, program.model.name)
 
 
