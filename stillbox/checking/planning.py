@@ -30,6 +30,7 @@ from stillbox.checking.planning_weights import (
     has_weights,
     network_of_model,
     recipes_for_weights,
+    refuse_other_model,
     weights_of,
 )
 from stillbox.checkpoints.checkpoint import EXPERIMENT
@@ -102,6 +103,8 @@ def plan_run(
     # Before the conversion of a folder, which may take an hour.
     written = read_written(config) if config is not None else None
     _refuse_misspelt(written, overrides)
+    if written is not None:
+        refuse_other_model(overridden(*written, overrides).experiment, overrides)
     records = _convert(Path(data), model_directory, on_image, _keeps_bits(config, overrides))
     for line in records.said:
         say(line)

@@ -111,6 +111,21 @@ def _recipes_for_file(path: str, say: Callable[[str], None]) -> tuple[str, ...]:
     return (best,)
 
 
+def refuse_other_model(experiment: Experiment, overrides: Changes) -> None:
+    """Refuses known weights that are for other models, before anything is traced.
+
+    Raises:
+        UserError: the model would find less than half of its arrays in them.
+    """
+    row = weights_of(overrides)
+    if row is None or row.fits(experiment.model) or experiment.name in row.recipes:
+        return
+    if find_weights(row.name) is not None and _loaded_share(experiment, row.name) < _LEAST:
+        problem = f"the weights {row.name} are not for {experiment.name}"
+        fix = f"give {' or '.join(row.recipes) or 'their pipeline.config'} as the config"
+        raise UserError(problem, where=CHECKPOINT, fix=fix)
+
+
 def _loaded_share(experiment: Experiment, path: str) -> float:
     """Returns the share of a detector's arrays, without its heads, that a file has."""
     model, scope = experiment.model, experiment.train.fine_tune.scope

@@ -18,6 +18,7 @@ from stillbox.checking.planning_weights import (
     first_weights,
     network_of_model,
     recipes_for_weights,
+    refuse_other_model,
 )
 from stillbox.checkpoints.model_directory import ModelDirectory
 from stillbox.cli.overrides import changes_of
@@ -72,6 +73,18 @@ def test_weights_that_no_recipe_takes_are_refused_with_what_does():
     with refused("train.fine_tune.checkpoint", "ssd_inception_v2_coco") as error:
         recipes_for_weights({CHECKPOINT: "ssd_inception_v2_coco"}, print)
     assert "pipeline.config" in str(error.value)
+
+
+def test_a_recipe_that_does_not_take_known_weights_is_refused_with_what_does(monkeypatch):
+    monkeypatch.setattr(planning_weights, "find_weights", Path)
+    monkeypatch.setattr(planning_weights, "_loaded_share", lambda experiment, path: 0.0)
+    name = {CHECKPOINT: "nanodet_g_416_coco"}
+    with refused(CHECKPOINT, SMALL, NANO):
+        refuse_other_model(read_config(SMALL).experiment, name)
+    refuse_other_model(read_config(NANO).experiment, name)
+    # They bring their backbone.
+    brought = {CHECKPOINT: "mobilenet_v2_1.0_coco_tfjs"}
+    refuse_other_model(read_config(SMALL).experiment, brought)
 
 
 @pytest.mark.parametrize("recipe", [SMALL, SSD])
