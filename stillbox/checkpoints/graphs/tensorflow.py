@@ -20,7 +20,8 @@ import numpy as np
 
 from stillbox.checkpoints.array_files import check_unpacked
 from stillbox.checkpoints.files import damage_of
-from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation, OperationKind
+from stillbox.checkpoints.graphs.graph import GraphArrays
+from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation, OperationKind
 from stillbox.checkpoints.tf1 import DTYPES
 from stillbox.errors import UserError
 from stillbox.records.wire import LENGTH, VARINT, fields, integer_of, read_varint, values

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stillbox.checkpoints.files import MAX_WEIGHTS_BYTES, damage_of, refuse_other_content
-from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation
+from stillbox.checkpoints.graphs.graph import GraphArrays
+from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation
 from stillbox.checkpoints.graphs.tensorflow import Node, operations_of
 from stillbox.errors import UserError
 from stillbox.untrusted import open_untrusted, read_untrusted

@@ -18,7 +18,8 @@ from numpy.typing import DTypeLike
 
 from stillbox.checkpoints.array_files import check_unpacked
 from stillbox.checkpoints.files import damage_of
-from stillbox.checkpoints.graphs.graph import MOST_OPERATIONS, GraphArrays, Operation, OperationKind
+from stillbox.checkpoints.graphs.graph import GraphArrays
+from stillbox.checkpoints.graphs.operations import MOST_OPERATIONS, Operation, OperationKind
 from stillbox.errors import UserError
 from stillbox.untrusted import read_untrusted
 
