@@ -18,6 +18,7 @@ _NAMES = {
     "Selection": "stillbox.predicting.selection",
     "Tiling": "stillbox.evaluation.tiling",
     "UserError": "stillbox.errors",
+    "audit": "stillbox.auditing",
     "benchmark": "stillbox.exporting.benchmarking.runner",
     "changed": "stillbox.experiment.resolve",
     "compare": "stillbox.comparing",

@@ -14,6 +14,7 @@ from stillbox.cli.arguments import (
     resolve_config,
     with_records,
 )
+from stillbox.cli.data_audit import add_audit, run_audit
 from stillbox.cli.data_convert import add_convert, label_map_of
 from stillbox.cli.parsing import VerbParser
 from stillbox.cli.running import progress_bar
@@ -298,6 +299,7 @@ def run_stats(args: argparse.Namespace) -> int:
 _VERBS = (
     ("check", "find errors in records", _add_check, run_check),
     ("stats", "count classes, boxes and sizes in records", _add_records, run_stats),
+    ("audit", "find labels that are probably wrong", add_audit, run_audit),
     ("augmentations", "show augmented images and boxes", add_augmentations, run_augmentations),
     ("export", "write records as YOLO, COCO JSON or Pascal VOC XML", add_export, run_export),
     ("scenes", "draw the synthetic data set of shapes", add_scenes, run_scenes),

@@ -21,7 +21,7 @@ FIGURES = "report.json"
 
 _MOST_IN_MATRIX = 1000
 
-_SIDES = ("ymin", "xmin", "ymax", "xmax")
+SIDES = ("ymin", "xmin", "ymax", "xmax")
 _FORMULA = re.compile("[\t\r\n]|\\s*[=+@\uff1d\uff0b\uff20\uff0d-]")
 CsvRow = Sequence[object]
 
@@ -47,7 +47,7 @@ def write_figures(
         "sizes": _sizes(analysis),
     }
     for name, rows in tables.items():
-        write_whole(directory / "csv" / f"{name}.csv", _csv(rows), below=directory)
+        write_whole(directory / "csv" / f"{name}.csv", csv_bytes(rows), below=directory)
 
 
 def figures(analysis: Analysis) -> dict[str, Any]:
@@ -132,7 +132,8 @@ def _histogram(histogram: Histogram) -> dict[str, list[float | None] | list[int]
     }
 
 
-def _csv(rows: Iterable[CsvRow]) -> bytes:
+def csv_bytes(rows: Iterable[CsvRow]) -> bytes:
+    """Returns rows as CSV that spreadsheets do not evaluate."""
     buffer = io.StringIO(newline="")
     # Quoted, since spreadsheets of some languages divide a line at semicolons.
     writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -187,8 +188,8 @@ def _confusion(analysis: Analysis) -> Iterator[CsvRow]:
 
 def _mistakes(analysis: Analysis) -> Iterator[CsvRow]:
     """Yields a row for each mistake, those with the highest scores first, missed objects last."""
-    object_sides = [f"object_{side}" for side in _SIDES]
-    yield "kind", "image", "class", "score", *_SIDES, "object_class", *object_sides
+    object_sides = [f"object_{side}" for side in SIDES]
+    yield "kind", "image", "class", "score", *SIDES, "object_class", *object_sides
     shown, mistakes, names = analysis.shown, analysis.mistakes, analysis.names
     truth_boxes = np.round(shown.truth_boxes, 2)
     nothing = ["", "", "", "", ""]

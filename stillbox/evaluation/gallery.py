@@ -149,11 +149,11 @@ def _cutout(
     shown = analysis.shown
     boxes = [shown.boxes[detection]] if detection >= 0 else []
     boxes += [shown.truth_boxes[truth]] if truth >= 0 else []
-    window = _window(np.array(boxes), image.shape[:2])
+    window = window_around(np.array(boxes), image.shape[:2])
     top, left, bottom, right = window
     marks = [
         Mark(
-            box=_within(shown.truth_boxes[other], window),
+            box=within(shown.truth_boxes[other], window),
             text=class_names[int(shown.truth_class[other])],
             color=class_color(int(shown.truth_class[other])) if other == truth else _OTHER_COLOR,
             dashed=True,
@@ -166,7 +166,7 @@ def _cutout(
         words.insert(0, f"object: {short[int(shown.truth_class[truth])]}")
     if detection >= 0:
         class_id, score = int(shown.class_ids[detection]), shown.scores[detection]
-        box = _within(shown.boxes[detection], window)
+        box = within(shown.boxes[detection], window)
         name = f"{class_names[class_id]} {score:.2f}"
         marks.append(Mark(box=box, text=name, color=class_color(class_id)))
         words.insert(0, f"{short[class_id]} {score:.2f}")
@@ -182,7 +182,7 @@ def _inside(analysis: Analysis, place: int, window: tuple[int, int, int, int]) -
     return np.flatnonzero(inside).tolist()
 
 
-def _window(boxes: FloatArray, size: tuple[int, int]) -> tuple[int, int, int, int]:
+def window_around(boxes: FloatArray, size: tuple[int, int]) -> tuple[int, int, int, int]:
     """Returns ymin, xmin, ymax, xmax around boxes, as square as the image allows."""
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     longest = float((high - low).max())
@@ -194,5 +194,6 @@ def _window(boxes: FloatArray, size: tuple[int, int]) -> tuple[int, int, int, in
     return ymin, xmin, ymax, xmax
 
 
-def _within(box: FloatArray, window: tuple[int, int, int, int]) -> tuple[float, ...]:
+def within(box: FloatArray, window: tuple[int, int, int, int]) -> tuple[float, ...]:
+    """Returns a box in pixels of a window."""
     return tuple((box - np.tile(window[:2], 2)).tolist())

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, Kind, ShapeGroup
+from stillbox.evaluation.analysis import KINDS, MEANINGS, Analysis, ShapeGroup
 from stillbox.evaluation.coco import NO_TRUTH, SUMMARY_MEANINGS
 from stillbox.evaluation.figures_files import FIGURES, fits_matrix, write_figures
 from stillbox.evaluation.history import History
@@ -59,7 +59,7 @@ class ReportPicture:
 class Cutout:
     """A mistake in its surroundings."""
 
-    kind: Kind
+    kind: str
     image: Picture
     """The part of the image, `[H, W, 3]` uint8 RGB."""
     marks: Sequence[Mark]
@@ -345,14 +345,16 @@ def _mistakes(report: Report) -> str:
     for kind in sorted(KINDS, key=lambda kind: -costs[kind]):
         shown = [each for each in enumerate(report.cutouts) if each[1].kind == kind]
         if shown:
+            figures = "".join(cutout_figure(*each) for each in shown)
             parts.append(
                 f"<h3>{kind} <small>{html_text(MEANINGS[kind])}</small></h3>"
-                f'<div class="pictures small">{"".join(_cutout(*each) for each in shown)}</div>'
+                f'<div class="pictures small">{figures}</div>'
             )
     return "".join(parts)
 
 
-def _cutout(number: int, cutout: Cutout) -> str:
+def cutout_figure(number: int, cutout: Cutout) -> str:
+    """Returns a cutout with its caption; `number` is unique on the page."""
     # The caption has the names, which would hide the rest of so small a picture.
     key = f"mistake-{number}"
     panel = cutout.about, cutout.marks

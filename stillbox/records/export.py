@@ -214,21 +214,25 @@ def export_records(
 
 
 def export_images(
-    images: Sequence[tuple[Path, LabelledImage]],
+    images: Sequence[tuple[Path | bytes, LabelledImage]],
     label_map: LabelMap,
     output: Path,
     form: str,
     *,
     split: str = "train",
 ) -> None:
-    """Writes image files and their labels, each with a unique name, as `export_records` does.
+    """Writes images, as files or bytes, and their labels, each with a unique name.
+
+    They are written as `export_records` writes them.
 
     Raises:
         UserError: an image cannot be read, or the folder is not writable.
     """
     with _folder(output / FORMS[form].images.format(split=split), output) as folder:
-        for file, image in images:
-            write_whole(folder / image.name, read_untrusted(file, most=MAX_IMAGE_BYTES))
+        for source, image in images:
+            if isinstance(source, Path):
+                source = read_untrusted(source, most=MAX_IMAGE_BYTES)
+            write_whole(folder / image.name, source)
         FORMS[form].write(output, split, label_map, [image for _, image in images])
 
 
@@ -269,7 +273,7 @@ def _written(
         except BadRecordError as error:
             source.reject(index, error.reason, error.detail)
             continue
-        name = _file_name(example, taken)
+        name = file_name(example, taken)
         write_whole(folder / name, example.encoded)
         bare = replace(example, encoded=b"")
         images.append(LabelledImage(bare, name, info.height, info.width))
@@ -278,7 +282,7 @@ def _written(
     return images
 
 
-def _file_name(example: Example, taken: set[str]) -> PurePosixPath:
+def file_name(example: Example, taken: set[str]) -> PurePosixPath:
     """Returns a unique, short, printable name with the suffix of the bytes."""
     suffixes = (".png",) if example.encoded.startswith(b"\x89PNG") else (".jpg", ".jpeg")
     given = PurePosixPath((example.filename or example.image_id).replace("\\", "/"))

@@ -27,6 +27,7 @@ def inputs(scenes, trained_once, tmp_path):
         "LABELS": scenes / "label_map.pbtxt",
         "JSON": scenes / "annotations/val.json",
         "IMAGES": scenes / "images/val",
+        "DATA": scenes,
         "TRAIN": f"{scenes}/train.record-*",
     }
 
@@ -39,6 +40,7 @@ COMMANDS = {
     "--set evaluation.pictures_directory=shown",
     "evaluate all": "evaluate MODEL --step all --output OUT --set evaluation.num_visualizations=1",
     "compare": "compare MODEL MODEL --samples 5 --output OUT",
+    "audit": "data audit DATA --model MODEL --number 3 --labels cvat --output OUT",
     "anchors": "anchors demo_scenes TRAIN --output OUT",
     "augmentations": "data augmentations demo_scenes TRAIN --images 1 --output OUT/a.png",
     "check": "data check RECORDS --label-map LABELS --page OUT/check.html",
@@ -60,7 +62,17 @@ COMMANDS = {
     "train": "train demo_scenes --model-dir OUT",
 }
 # A second run adds to the first, or is refused.
-ONCE = ("predict labels", "yolo", "coco", "voc", "cvat", "label_studio", "save", "save tf1")
+ONCE = (
+    "predict labels",
+    "audit",
+    "yolo",
+    "coco",
+    "voc",
+    "cvat",
+    "label_studio",
+    "save",
+    "save tf1",
+)
 
 
 @pytest.fixture
