@@ -82,7 +82,7 @@ def test_a_recipe_that_does_not_take_known_weights_is_refused_with_what_does(mon
     with refused(CHECKPOINT, SMALL, NANO):
         refuse_other_model(read_config(SMALL).experiment, name)
     refuse_other_model(read_config(NANO).experiment, name)
-    # These weights bring their backbone.
+    # Weights with a backbone of their own bring it.
     brought = {CHECKPOINT: "mobilenet_v2_1.0_coco_tfjs"}
     refuse_other_model(read_config(SMALL).experiment, brought)
 
