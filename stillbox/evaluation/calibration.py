@@ -7,6 +7,8 @@ the detections that COCO's metrics count, of all classes and scores, at an IoU o
 from dataclasses import dataclass
 from typing import Any
 
+from stillbox.evaluation.results import FloatArray
+
 _IOU = 0.5
 
 
@@ -29,13 +31,18 @@ class Calibration:
 
     error: float | None
     """The expected calibration error (ECE): the mean distance between score and share, over the
-    detections of all bins; `None`: no detections."""
+    detections of all bins; `None`: no detections, or scores that are no probabilities."""
     bins: tuple[ScoreBin, ...]
-    """Ten ranges of scores, ascending."""
+    """Ten ranges of scores, ascending; empty for scores that are no probabilities."""
 
 
-def calibration_of(library: Any) -> Calibration:  # noqa: ANN401
-    """Returns the calibration of hotcoco's `COCOeval` after its matching."""
+def calibration_of(library: Any, scores: FloatArray) -> Calibration:  # noqa: ANN401
+    """Returns the calibration of hotcoco's `COCOeval` after its matching.
+
+    `scores` are of all its detections. Some detectors have scores beyond 0..1, such as logits.
+    """
+    if len(scores) and not (scores.min() >= 0 and scores.max() <= 1):
+        return Calibration(error=None, bins=())
     counted = library.calibration(iou_threshold=_IOU)
     return Calibration(
         error=counted["ece"] if counted["num_detections"] else None,

@@ -41,8 +41,8 @@ _IOU_50, _IOU_75 = 0, 5
 MOST_SCORED = 100
 """Detections of a class in an image that count, those with the best scores."""
 _LONGEST_SHOWN = 80
-# Column of a detection's class.
-_CLASS = 6
+# Columns of a detection.
+_SCORE, _CLASS = 5, 6
 
 
 class _Number(NamedTuple):
@@ -148,7 +148,7 @@ def score_coco(
         images=len(truths),
         truths=len(matches.annotations) - crowds,
         crowds=crowds,
-        calibration=calibration_of(matches.library),
+        calibration=calibration_of(matches.library, matches.rows[:, _SCORE]),
         detections=len(matches.rows),
         foreign_detections=sum(len(result.scores) for result in results) - len(matches.rows),
     )

@@ -25,6 +25,7 @@ from stillbox.inputs.decode import decode_image
 from stillbox.printing import html_text
 
 _OTHER_COLOR = (255, 255, 255)
+_DRAWN = "Labels are dashed, the suggestion is solid."
 
 
 def draw_suspicions(
@@ -97,7 +98,9 @@ def audit_page(
         figures = [cutout_figure(*each) for each in numbered if each[1].kind == fault]
         if figures:
             shown = f'<div class="pictures small">{"".join(figures)}</div>'
-            explained = f"{MEANINGS[fault]}. Labels are dashed, the suggestion is solid."
+            explained = (
+                f"{MEANINGS[fault].capitalize()}. Labels are dashed, the suggestion is solid."
+            )
             sections.append(section(fault.capitalize(), note(explained) + shown))
     sections.append(section("All of them", _table(suspicions, names)))
     return html_page("Labels that are probably wrong", subtitle, sections)

@@ -33,5 +33,12 @@ def test_without_detections_there_is_no_error_and_no_figure():
     assert reliability_figure(scores) is None
 
 
+def test_scores_that_are_no_probabilities_have_none():
+    scores = score([truth("a", BOXES)], [result("a", BOXES, [3.5, -1.0])], NAMES)
+    assert scores.coco.summary["AP"] == pytest.approx(1)
+    assert scores.coco.calibration.error is None
+    assert reliability_figure(scores) is None
+
+
 def test_other_metrics_have_none():
     assert reliability_figure(score(*random_set(1), NAMES, metrics=("pascal_voc",))) is None
