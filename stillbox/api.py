@@ -388,9 +388,8 @@ def evaluate(
             runtime=runtime,
             observer=observer,
             say=say,
-        )
-        experiment = model.experiment
-        name = model.source.replace(str(local), url) if url else model.source
+        ).copied_from(url, local)
+        experiment, name = model.experiment, model.source
         folder = Path(output) if output else (directory or Path()) / "evaluation"
         with announcing(lambda: f"waiting for the folder {folder}"):
             # Before the scoring, which can take an hour.
@@ -423,6 +422,13 @@ class ScoredModel:
     score: "Score"
     backend: "Callable[[], Backend]"
     """Makes what runs the model for predictions."""
+
+    def copied_from(self, url: str, copy: Config) -> "ScoredModel":
+        """Returns the model with the address that it was copied from in place of its copy's.
+
+        An empty address leaves the model as it is.
+        """
+        return replace(self, source=self.source.replace(str(copy), url)) if url else self
 
 
 def open_scored(

@@ -75,8 +75,8 @@ def audit(
     refuse_others(folder, (PAGE, TABLE, RECORDS))
     if labels is not None:
         refuse_old(folder / LABELS)
-    with local_source(model, None, "best") as (local, _):
-        opened = open_scored(local, say=say)
+    with local_source(model, None, "best") as (local, url):
+        opened = open_scored(local, say=say).copied_from(url, local)
         make_folder(folder, below=folder)
         claim_files(folder, (PAGE, TABLE, RECORDS))
         experiment = _on_data(opened.experiment, Path(data), folder / RECORDS, on_image, say)

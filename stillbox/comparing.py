@@ -87,8 +87,7 @@ def compare(
 def _open(source: Config, overrides: Changes, stack: ExitStack, say: Say) -> ScoredModel:
     """Loads a model; a copy of a remote one stays until the stack is closed."""
     local, url = stack.enter_context(local_source(source, None, "best"))
-    model = open_scored(local, overrides=overrides, say=say)
-    return replace(model, source=model.source.replace(str(local), url) if url else model.source)
+    return open_scored(local, overrides=overrides, say=say).copied_from(url, local)
 
 
 def _compare(

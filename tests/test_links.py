@@ -222,7 +222,9 @@ def test_other_weights_replace_a_link(tmp_path, outside):
 def report(directory):
     figures = SimpleNamespace(names={}, shapes=SimpleNamespace(side=None, ratio=None))
     pictures = [SimpleNamespace(picture=np.zeros((8, 8, 3), np.uint8))]
-    write_report(SimpleNamespace(analysis=figures, pictures=pictures), directory)
+    scores = SimpleNamespace(coco=None)
+    content = SimpleNamespace(analysis=figures, pictures=pictures, scores=scores)
+    write_report(content, directory)
 
 
 @pytest.fixture
