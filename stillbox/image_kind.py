@@ -8,6 +8,8 @@ This module imports no numpy: experiments are read without it.
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from stillbox.printing import count_text
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -42,7 +44,7 @@ class ImageKind(NamedTuple):
         }
 
     def __str__(self) -> str:
-        return f"{self.channels} channel{'s' * (self.channels > 1)} of {self.bits} bits"
+        return f"{count_text(self.channels, 'channel')} of {self.bits} bits"
 
 
 RGB_8 = ImageKind()

@@ -47,4 +47,4 @@ def _die_after(patch: pytest.MonkeyPatch, last: int) -> None:
     for name in _CALLS:
         patch.setattr(os, name, mortal(getattr(os, name)))
     if sys.platform == "linux":
-        patch.setattr(files, "_exchange", mortal(files._exchange))
+        patch.setattr(files, "exchange_names", mortal(files.exchange_names))

@@ -27,11 +27,14 @@ from stillbox.exporting.settings import (
     Postprocess,
     Quantize,
 )
+from stillbox.untrusted import read_untrusted
 
 if TYPE_CHECKING:
     from stillbox.exporting.export import Exported
 
 
+# Of the lines for another program, which are a few.
+_MOST_CONFIG_BYTES = 2**16
 # The same inputs in "Object Detection Models on TPU" and by their types.
 _ALIASES = {
     "image_bytes": "encoded_image_string_tensor",
@@ -151,7 +154,7 @@ def show_export(exported: "Exported") -> None:
     if manifest.settings.postprocess in FRIGATE:
         from stillbox.exporting.onnx.frigate import CONFIG
 
-        lines = (exported.folder / CONFIG).read_text(encoding="utf-8")
+        lines = read_untrusted(exported.folder / CONFIG, most=_MOST_CONFIG_BYTES).decode()
         print(textwrap.indent(lines, "    "), end="")
     print(f"  {exported.verification.render()}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stillbox.evaluation.coco import SUMMARY_MEANINGS, CocoMatches, match_coco, score_coco
 from stillbox.evaluation.results import ImageResult, ImageTruth
-from stillbox.printing import count_text, printable_line
+from stillbox.printing import count_text, printable_line, size_text
 
 SAMPLES = 500
 """Draws of the images for an interval."""
@@ -148,7 +148,7 @@ def _numbers(row: Change) -> str:
 def figures_text(model: ModelFigures) -> str:
     """Returns size and speed of a detector in words."""
     return (
-        f"{model.bytes / 1e6:.2f} MB, {model.gflop:.2f} GFLOP, {model.milliseconds:.1f} ms an image"
+        f"{size_text(model.bytes)}, {model.gflop:.2f} GFLOP, {model.milliseconds:.1f} ms an image"
     )
 
 

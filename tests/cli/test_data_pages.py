@@ -151,7 +151,8 @@ def described(tmp_path, monkeypatch):
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", DATA_PAGE, re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", DATA_PAGE, re.DOTALL | re.MULTILINE)
+    return [block for name, block in fenced if name == language]
 
 
 def test_commands_and_program_run(described, capsys):

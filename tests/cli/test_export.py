@@ -79,7 +79,7 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         *("--max-detections", "7", "--no-image-info", "--float-count", "--quantize", "int8"),
         *("--postprocess", "detection_op"),
         *("--signature", "tpu", "--platforms", "cpu,tpu", "--overwrite", "--output", "there"),
-        *("--any-size", "--images", "a.jpg", "b.jpg"),
+        *("--any-size", "--images", "a.jpg", "b.jpg", "--raw"),
     ).ended()
     (arguments,) = asked
     assert arguments["source"] == str(trained)
@@ -101,6 +101,7 @@ def test_all_options_reach_the_export(stillbox, trained, asked):
         "postprocess": "detection_op",
         "signature": "tpu",
         "platforms": ("cpu", "tpu"),
+        "raw": True,
         "overwrite": True,
     }
     assert {name: arguments[name] for name in wanted} == wanted

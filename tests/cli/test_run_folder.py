@@ -180,7 +180,7 @@ def test_data_are_compared_before_their_run_goes_on(stillbox, scenes, settings, 
     shutil.copytree(scenes, here / "shapes")
     words = ["train", "demo_scenes", "--data", "shapes", *settings(evaluated=False)]
 
-    def interrupt(*arguments):
+    def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -1,5 +1,6 @@
 """The float detector and the ranges of tensors for the integers of training."""
 
+import sys
 from dataclasses import replace
 
 import jax
@@ -7,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stillbox import extras
 from stillbox.checkpoints.trained import TrainedModel
 from stillbox.cli.overrides import changes_of
 from stillbox.experiment.resolve import resolve
 from stillbox.exporting.program import ExportProgram
 from stillbox.exporting.settings import ExportSettings
-from stillbox.exporting.tflite import conversion, quantization
+from stillbox.exporting.tflite import quantization
 from stillbox.exporting.tflite.conversion import SIGNATURE, convert
 from stillbox.exporting.tflite.quantization import float_program, tensor_ranges
 from stillbox.models.build import abstract_detector
@@ -182,9 +184,9 @@ def test_a_refusal_is_one_sentence(function, reason, capfd):
 
 
 def test_platforms_without_a_converter_are_refused(monkeypatch):
-    monkeypatch.setattr(conversion.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(conversion.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(conversion, "find_spec", lambda name: None)
-    with refused(Parameter("format", "tflite"), "aarch64") as refusal:
+    monkeypatch.setattr(extras.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(extras.platform, "system", lambda: "Linux")
+    monkeypatch.setitem(sys.modules, "litert_converter", None)
+    with pytest.raises(extras.NotInstalledError, match="aarch64") as refusal:
         convert(lambda x: (x,), PIXELS, "pixels")
     assert "x86-64" in refusal.value.fix

@@ -302,7 +302,7 @@ def test_images_of_every_kind(mode):
     image = Image.new("I;16", (150, 40), 0xC800) if mode == "I;16" else Image.new(mode, (150, 40))
     image.save(buffer, "PNG")
     tiles = list(tile_example(example(encoded=buffer.getvalue()), TileOptions(tile=100)))
-    assert {Image.open(io.BytesIO(tile.encoded)).mode for tile in tiles} <= {"L", "RGB"}
+    assert {Image.open(io.BytesIO(tile.encoded)).mode for tile in tiles} <= {"L", "RGB", "RGBA"}
     assert [tile.width for tile in tiles] == [100, 100]
     if mode == "I;16":
         assert np.asarray(Image.open(io.BytesIO(tiles[0].encoded))).max() == 0xC8

@@ -13,6 +13,7 @@ ELSEWHERE = {
     "data.evaluation.num_epochs": "likewise; the rules allow 0 and 1",
     "data.evaluation.annotations": "what is scored against: tests/evaluation/test_ground_truth.py",
     "data.tiles.merge": "of detections: tests/proofs/test_tiles.py",
+    "model.pixels.bits": "shows on images of more bits: tests/inputs/test_image_kinds.py",
     "train.steps": "the loop: tests/training/test_loop.py",
     "train.log_every": "the loop: tests/training/test_nothing_ignored.py",
     "train.loggers": "the loggers: tests/training/test_tracking.py",
