@@ -46,7 +46,7 @@ class _Network:
 
 
 _NETWORKS = {
-    NANO: _Network(quality=1.05, speed=1.7, head_start=250, longest=640),
+    NANO: _Network(quality=1.08, speed=2.0, head_start=250, longest=640),
     SMALL: _Network(longest=512, coarser=True),
     SSD: _Network(quality=0.85),
     PYRAMID: _Network(quality=1.18),
