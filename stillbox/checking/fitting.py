@@ -9,7 +9,7 @@ from statistics import median
 from stillbox.checking.advice.training import settling_decays
 from stillbox.checking.dataset_stats import DatasetStats
 from stillbox.checking.memory_verdict import Machine, fits_for_certain
-from stillbox.checking.planning_weights import first_weights, given_weights
+from stillbox.checking.planning_weights import first_weights, gentle_rates, given_weights
 from stillbox.evaluation.limit_audit import images_combined
 from stillbox.experiment.resolve import Resolved, overridden, read_config
 from stillbox.experiment.rules.missing import CHECKPOINT
@@ -119,7 +119,10 @@ class Fitting:
 
         `is_timed`: the length that is picked is replaced by `lengthened`.
         """
-        started = {**self._weights(), **self._pasted_objects()}
+        weights = self._weights()
+        classes = [count.name for count in self.data.class_counts]
+        rates = gentle_rates(self._overridden, weights, classes, self.say)
+        started = {**weights, **rates, **self._pasted_objects()}
         scaled = with_batch(self.read.experiment, self._batch())
         read = read_config(scaled, merged(started, self.overrides))
         if steps is None and epochs is None and "train.steps" not in self.overrides:

@@ -16,6 +16,7 @@ from stillbox.checking.planning import plan_resumed, plan_run
 from stillbox.checking.planning_records import refuse_other_source, write_source
 from stillbox.checking.planning_weights import (
     first_weights,
+    gentle_rates,
     network_of_model,
     recipes_for_weights,
     refuse_other_model,
@@ -85,6 +86,18 @@ def test_a_recipe_that_does_not_take_known_weights_is_refused_with_what_does(mon
     # Weights with a backbone of their own bring it.
     brought = {CHECKPOINT: "mobilenet_v2_1.0_coco_tfjs"}
     refuse_other_model(read_config(SMALL).experiment, brought)
+
+
+def test_a_detector_that_knows_all_classes_is_trained_at_a_tenth_of_the_rate():
+    experiment, weights = read_config(NANO).experiment, {CHECKPOINT: "nanodet_g_416_coco"}
+    names = [item.name for item in LabelMap.from_file("coco").items]
+    changes = gentle_rates(experiment, weights, names, print)
+    rate = experiment.train.optimizer.schedule.learning_rate
+    assert changes["train.optimizer.schedule.learning_rate"] == pytest.approx(rate / 10)
+    assert not gentle_rates(experiment, weights, names[:79], print)
+    assert not gentle_rates(experiment, weights, [*names[1:], names[0]], print)
+    assert not gentle_rates(experiment, {CHECKPOINT: "efficientnet_lite0"}, names, print)
+    assert not gentle_rates(read_config(SSD).experiment, weights, names, print)
 
 
 @pytest.mark.parametrize("recipe", [SMALL, SSD])
