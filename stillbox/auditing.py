@@ -66,6 +66,7 @@ def audit(
     Raises:
         UserError: there is no such model or data, or their classes differ.
     """
+    from stillbox.checking.planning_records import to_score
     from stillbox.evaluation.label_audit import audit_labels, surest
     from stillbox.evaluation.scoring import open_evaluation
     from stillbox.predicting.files import refuse_old
@@ -79,7 +80,10 @@ def audit(
         opened = open_scored(local, say=say).copied_from(url, local)
         make_folder(folder, below=folder)
         claim_files(folder, (PAGE, TABLE, RECORDS))
-        experiment = _on_data(opened.experiment, Path(data), folder / RECORDS, on_image, say)
+        scored = to_score(
+            opened.experiment, Path(data), folder / RECORDS, on_image, say, all_images=True
+        )
+        experiment = _of_all_images(scored)
         dataset = open_evaluation(experiment)
         say(f"{opened.source}: detecting in {len(dataset.source):,} images of {data}")
         result = opened.score(experiment, dataset, progress)
@@ -90,28 +94,11 @@ def audit(
     return Audit(chosen, dict(result.class_names), len(result.truths), folder / PAGE)
 
 
-def _on_data(
-    experiment: Experiment,
-    data: Path,
-    output: Path,
-    on_image: Callable[[str, int, int], None],
-    say: Say,
-) -> Experiment:
-    """Returns the experiment with all images of a folder as its evaluation set."""
-    from stillbox.checking.planning_records import records_of
-
-    converted = records_of(data, output, on_image)
-    for line in converted.said:
-        say(line)
-    records = replace(
-        experiment.data.evaluation,
-        paths=(*converted.train, *converted.validation),
-        label_map=converted.label_map,
-        annotations="",
-    )
+def _of_all_images(experiment: Experiment) -> Experiment:
+    """Returns the experiment with COCO's metrics of all images that can be read."""
     return replace(
         experiment,
-        data=replace(experiment.data, evaluation=records, bad_records="drop"),
+        data=replace(experiment.data, bad_records="drop"),
         evaluation=replace(experiment.evaluation, metrics=("coco",), max_examples=0),
     )
 

@@ -70,6 +70,8 @@ def compare(
     Raises:
         UserError: there is no such model, or both cannot be scored on the same images.
     """
+    from stillbox.checking.planning_records import to_score
+
     prepare_process()
     folder = Path(output)
     refuse_others(folder, (PAGE, FIGURES, RECORDS))
@@ -79,7 +81,7 @@ def compare(
         claim_files(folder, (PAGE, FIGURES, RECORDS))
         shared = opened[0].experiment
         if data is not None:
-            shared = _with_data(shared, Path(data), folder / RECORDS, on_image, say)
+            shared = to_score(shared, Path(data), folder / RECORDS, on_image, say)
         models = [_with_records(model, shared) for model in opened]
         return _compare(models, folder, samples, progress, say)
 
@@ -113,28 +115,6 @@ def _compare(
     page = write_whole(folder / PAGE, comparison_page(comparison, pictures).encode())
     write_whole(folder / FIGURES, json_text(comparison.to_dict()).encode())
     return Compared(comparison, page)
-
-
-def _with_data(
-    experiment: Experiment,
-    data: Path,
-    output: Path,
-    on_image: Callable[[str, int, int], None],
-    say: Say,
-) -> Experiment:
-    """Returns the experiment with the images of a folder to score on."""
-    from stillbox.checking.planning_records import records_of
-
-    converted = records_of(data, output, on_image)
-    for line in converted.said:
-        say(line)
-    records = replace(
-        experiment.data.evaluation,
-        paths=converted.validation or converted.train,
-        label_map=converted.label_map,
-        annotations="",
-    )
-    return replace(experiment, data=replace(experiment.data, evaluation=records))
 
 
 def _with_records(model: ScoredModel, shared: Experiment) -> ScoredModel:

@@ -8,13 +8,14 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from stillbox.checking.data_page import write_conversion_page
 from stillbox.checkpoints.files import read_manifest, write_manifest
 from stillbox.errors import UserError
 from stillbox.experiment.imports import import_entry_points
+from stillbox.experiment.schema import Experiment
 from stillbox.image_kind import ImageKind
 from stillbox.printing import count_text, printable_line
 from stillbox.records.conversion import LABEL_MAP_NAME, ConversionOptions
@@ -124,6 +125,35 @@ class _Source:
 
     def __str__(self) -> str:
         return f"{count_text(self.files, 'file')} of {count_text(self.bytes, 'byte')}"
+
+
+def to_score(
+    experiment: Experiment,
+    data: Path,
+    output: Path,
+    on_image: Callable[[str, int, int], None],
+    say: Callable[[str], None],
+    *,
+    all_images: bool = False,
+) -> Experiment:
+    """Returns the experiment with the images of a folder as its evaluation set.
+
+    Args:
+        data: as the folder of `records_of`; likewise `output` and `on_image`.
+        say: called with a line for each thing that was done.
+        all_images: images to train on too; otherwise only where there are no others.
+    """
+    records = records_of(data, output, on_image)
+    for line in records.said:
+        say(line)
+    alone = records.validation or records.train
+    scored = replace(
+        experiment.data.evaluation,
+        paths=(*records.train, *records.validation) if all_images else alone,
+        label_map=records.label_map,
+        annotations="",
+    )
+    return replace(experiment, data=replace(experiment.data, evaluation=scored))
 
 
 def write_source(folder: Path, model_directory: Path) -> None:
