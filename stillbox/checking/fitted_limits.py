@@ -29,11 +29,12 @@ def fitted_limits(model: Model, most_boxes: int, given: Changes) -> Changes:
 
 
 def is_fitted(path: str) -> bool:
-    """Whether a field of a model is one of the limits; `path` is within the model."""
+    """Whether a plan fits a field of a model to the data and the length; `path` is within it."""
     return path.endswith(_FITTED)
 
 
 _FITTED = (
+    "batch_norm.decay",
     "nms.max_total",
     "nms.max_per_class",
     "nms.max_candidates_per_level",

@@ -154,9 +154,8 @@ def _network(
         say(f"recipe {trained[0]}: the model {overrides[CHECKPOINT]} is of it")
         return trained
     fitting = recipes_for_weights(overrides, say)
-    among = candidates(
-        stats, time, has_weights=lambda recipe: recipe in (fitting or ()) or has_weights(recipe)
-    )
+    there = {recipe for recipe in RECIPES if recipe in (fitting or ()) or has_weights(recipe)}
+    among = candidates(stats, time, has_weights=there.__contains__)
     if any(path.startswith(_INPUT_FIELDS) for path in overrides):
         among = recipes_alone(among)
     if fitting is not None:
@@ -296,7 +295,7 @@ def _refuse_other_model(
     changes = [
         f"model.{path}: {before!r} -> {now!r}"
         for path, before, now in differences(stored.model, given.model)
-        if not path.endswith("batch_norm.decay") and not is_fitted(path)
+        if not is_fitted(path)
     ]
     if changes:
         lines = [f"name: {stored.name!r} -> {given.name!r}"] * (stored.name != given.name)

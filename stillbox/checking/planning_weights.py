@@ -65,9 +65,7 @@ def network_of_model(overrides: Changes) -> tuple[str, Changes] | None:
     return experiment.name, {
         f"model.{field}": value
         for field, _, value in changes
-        if field != "num_classes"
-        and not field.endswith("batch_norm.decay")
-        and not is_fitted(field)
+        if field != "num_classes" and not is_fitted(field)
     }
 
 
@@ -167,16 +165,16 @@ def gentle_rates(
 
     Training at the rate for new classes forgets what few images do not show.
     """
-    row = known_weights().get(str(weights.get(CHECKPOINT)))
+    row = weights_of(weights)
     schedule = experiment.train.optimizer.schedule
     if row is None or not row.label_map or not isinstance(schedule, ConstantSchedule):
         return {}
     if [item.name for item in LabelMap.from_file(row.label_map).items] != list(classes):
         return {}
     say(f"a tenth of the learning rate: {row.name} knows all of the classes")
-    names = ("learning_rate", "warmup_learning_rate")
     return {
-        f"train.optimizer.schedule.{name}": getattr(schedule, name) / _GENTLER for name in names
+        "train.optimizer.schedule.learning_rate": schedule.learning_rate / _GENTLER,
+        "train.optimizer.schedule.warmup_learning_rate": schedule.warmup_learning_rate / _GENTLER,
     }
 
 

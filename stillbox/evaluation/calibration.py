@@ -1,4 +1,4 @@
-"""How far scores keep their word: of detections with a score of .8, are 80 % correct?
+"""Calibration: the scores of detections beside the share of correct ones.
 
 Naeini et al. 2015, "Obtaining Well Calibrated Probabilities Using Bayesian Binning". hotcoco counts
 the detections that COCO's metrics count, of all classes and scores, at an IoU of .50.

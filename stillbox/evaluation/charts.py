@@ -255,7 +255,7 @@ def reliability_figure(scores: Scores) -> Figure | None:
     if not calibration or calibration.error is None:
         return None
     figure, axes = new_figure()
-    title = f"Do scores keep their word? ECE {calibration.error:.3f}, IoU .50"
+    title = f"Calibration of scores: ECE {calibration.error:.3f}, IoU .50"
     label_axes(axes, title, "score", "share of correct detections")
     for each in calibration.bins:
         if each.correct is not None:
